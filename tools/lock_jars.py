@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.runtime.jars import Coordinate, spark_jars_folder, start_ivy
@@ -72,7 +73,16 @@ def main() -> None:
         "broker": resolve(BROKER, transitive=True),
         "s3": without_spark([*resolve(S3, transitive=False), *resolve(S3_SDK, transitive=True)]),
     }
-    LOCK.write_text(json.dumps({"format": 1, "sets": sets}, indent=1) + "\n")
+    LOCK.write_text(lock_text(sets))
+
+
+def lock_text(sets: Mapping[str, list[dict[str, object]]]) -> str:
+    """The lock file, with a line for each artifact."""
+    lists = (
+        f'  "{name}": [\n' + ",\n".join(f"   {json.dumps(one)}" for one in entries) + "\n  ]"
+        for name, entries in sets.items()
+    )
+    return '{\n "format": 1,\n "sets": {\n' + ",\n".join(lists) + "\n }\n}\n"
 
 
 if __name__ == "__main__":

@@ -178,6 +178,7 @@ def _build_error(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
 NOT_COMMITTED = "the batch was not committed"
 """A fact of errors about a record or a file in a batch; errors of a preview do not have it."""
 
+RUN_FIRST = "write the table first:   headrace run"
 ONE_PROCESS = "stop one of the two processes, then run again:   headrace run"
 """The remedy where two processes run one flow."""
 
@@ -194,6 +195,11 @@ def text_of(error: BaseException | None) -> str:
         return "" if error is None else str(error)
     except Exception:
         return GONE
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text; an empty text if it has none."""
+    return text_of(error).strip().partition("\n")[0]
 
 
 class UsageError(HeadraceError):

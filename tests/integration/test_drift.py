@@ -143,6 +143,73 @@ def test_new_fields_of_objects_within_arrays_become_columns(make_shop: Callable[
     shop.verify()
 
 
+OWN = """
+import headrace as hr
+from headrace import spark
+from pyspark.sql import functions as F
+
+def records():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG, n LONG", drift="evolve")
+
+@hr.temporary_view
+def changes():
+    rows = records()
+    if "Op" not in rows.columns:
+        rows = rows.withColumn("Op", F.lit(None).cast("string"))
+    return rows
+
+hr.create_streaming_table("current")
+hr.create_auto_cdc_flow(
+    target="current", source="changes", keys=["id"], sequence_by="n", apply_as_deletes="Op = 'DELETE'"
+)
+
+@hr.table
+def log():
+    return spark.readStream.table("changes")
+
+@hr.table
+def replaced():
+    return records().withColumn("Op", F.lit("mine"))
+
+@hr.table
+def chosen():
+    return records().select("id", F.lit("mine").alias("Op"))
+
+@hr.table
+def twice():
+    return records().select("*", F.lit("mine").alias("Op"))
+"""
+
+
+def test_a_query_that_makes_a_column_is_evaluated_again_when_its_source_has_the_column(
+    make_shop: Callable[..., Shop],
+) -> None:
+    shop = make_shop(partitions=1)
+    shop.write(OWN)
+    produce(shop, {"id": 1, "n": 1}, {"id": 2, "n": 1})
+    shop.run_well()
+    produce(shop, {"id": 2, "n": 2, "Op": "DELETE"}, {"id": 3, "n": 2})
+    shop.fail_at("schema-added", 1)
+    for _ in range(2):
+        (error,) = shop.run().errors
+        assert (error.code, error.params["flow"], error.params["columns"]) == (
+            "RECORD_DRIFTED",
+            "twice",
+            ["Op"],
+        )
+    assert [row["id"] for row in table(shop, "current")] == [1, 3]
+    logged = sorted((row["id"], row["Op"] or "") for row in table(shop, "log"))
+    assert logged == [(1, ""), (2, ""), (2, "DELETE"), (3, "")]
+    for name in ("replaced", "chosen"):
+        assert [(row["id"], row["Op"]) for row in table(shop, name)] == [(id, "mine") for id in (1, 2, 2, 3)]
+    assert [row["id"] for row in table(shop, "twice")] == [1, 2]
+    # The remedy of the error.
+    shop.write(OWN.replace('.select("*", F', '.drop("Op").select("*", F'))
+    shop.run_well()
+    assert [row["Op"] for row in table(shop, "twice")] == ["mine"] * 4
+    shop.verify()
+
+
 def test_new_fields_are_taken_up_while_the_flows_run(make_shop: Callable[..., Shop]) -> None:
     shop = make_orders(make_shop, "evolve")
 

@@ -882,15 +882,15 @@ def big():
 @pytest.mark.parametrize(
     "query",
     [
-        'spark.readStream.format("delta").load("s3://bucket/orders")',
-        'spark.readStream.format("delta").option("path", "s3a://bucket/orders").load()',
-        'spark.sql("SELECT * FROM STREAM delta.`s3://bucket/orders`")',
+        'spark.readStream.format("delta").load("gs://bucket/orders")',
+        'spark.readStream.format("delta").option("path", "gs://bucket/orders").load()',
+        'spark.sql("SELECT * FROM STREAM delta.`gs://bucket/orders`")',
     ],
 )
 def test_a_stream_over_a_table_in_an_object_store_is_refused_at_its_line(fault: Fault, query: str) -> None:
     source = f"@hr.table\ndef copy():\n    return {query}\n"
     error = fault(source)
-    assert (error.code, error.params["supported"]) == ("STORAGE_UNSUPPORTED", ["file"])
+    assert (error.code, error.params["supported"]) == ("STORAGE_UNSUPPORTED", ["file", "s3"])
     assert error.location is not None and error.location.line == line_of(source, "return")
 
 
@@ -953,10 +953,10 @@ def a():
 FAULTS = {
     "BATCH_QUERY_FOR_STREAMING_TABLE": '@hr.table\ndef wrong():\n    return spark.table("orders")  # here',
     "STREAMING_QUERY_FOR_VIEW": (
-        '@hr.materialized_view\ndef wrong():  # here\n    return spark.readStream.table("orders")'
+        '@hr.materialized_view\ndef wrong():\n    return spark.readStream.table("orders")  # here'
     ),
     "STREAMING_UNSUPPORTED": (
-        '@hr.table\ndef wrong():  # here\n    return spark.readStream.table("orders").orderBy("id")'
+        '@hr.table\ndef wrong():\n    return spark.readStream.table("orders").orderBy("id")  # here'
     ),
     "SOURCE_UNSUPPORTED": (
         '@hr.table\ndef wrong():\n    s = spark.readStream.format("socket").option("port", 9)\n'
@@ -975,7 +975,7 @@ FAULTS = {
         '    return r.option("startingOffsets", "middle").load()  # here'
     ),
     "SCHEMA_MISMATCH": (
-        '@hr.table(schema="id LONG, amount INT")\ndef wrong():  # here\n'
+        '@hr.table(schema="id LONG, amount INT")  # here\ndef wrong():\n'
         '    return spark.readStream.table("orders")'
     ),
     "SCHEMA_INVALID": (
@@ -998,12 +998,7 @@ def test_what_is_wrong_is_said_with_its_place(fault: Fault, code: str) -> None:
     error = fault(source)
     assert error.code == code
     assert error.location is not None
-    place = (
-        line_of(source, "# here")
-        if code != "BATCH_QUERY_FOR_STREAMING_TABLE"
-        else line_of(source, "def wrong")
-    )
-    assert (error.location.path, error.location.line) == ("orders.py", place)
+    assert (error.location.path, error.location.line) == ("orders.py", line_of(source, "# here"))
     assert error.remedies or code == "QUERY_FAILED"
 
 

@@ -144,6 +144,12 @@ def test_a_line_that_is_wrong_says_what_is_there_already(
     assert (code, error["code"], error["params"]["delivered"]) == (2, "RECORD_INVALID", 2)
     assert error["location"] == {"path": "e.jsonl", "line": 3, "column": 9}
     assert [record["value"] for record in call("consume", name)[1]] == [{"id": 1}, {"id": 2}]
+    (tmp_path / "e.csv").write_text("id,name\n3,c\n4\n5,e\n")
+    cut, repeat = call("produce", name, "--file", "e.csv")[1][0]["error"]["remedies"]
+    (tmp_path / "e.csv").write_text("id,name\n3,c\n4,d\n5,e\n")
+    subprocess.run(cut.partition(":   ")[2], shell=True, check=True, cwd=tmp_path)
+    call("produce", name, *repeat.partition(" with ")[2].split())
+    assert [record["value"]["id"] for record in call("consume", name)[1]] == [1, 2, 3, 4, 5]
 
 
 def test_a_record_that_the_topic_does_not_take_is_named(

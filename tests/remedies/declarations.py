@@ -134,7 +134,7 @@ mistake(
     at=(PY, "@hr.table"),
 )
 mistake(
-    "PIPELINE_FILE_FAILED",
+    "ARGUMENT_INVALID",
     "a misspelt argument",
     table(VISITS, 'clusterby=["id"]'),
     "clusterby",
@@ -234,29 +234,30 @@ mistake(
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "often"}'),
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "interval 30 days"}'),
     at=(PY, "@hr.table"),
-    names="delta.logRetentionDuration = interval 30 days",
+    names='"delta.logRetentionDuration": "interval 30 days"',
 )
 mistake(
     "TABLE_WITHOUT_FLOW",
     "a table that nothing writes",
     python(TARGET),
-    python(TARGET + APPEND),
+    python(f'{TARGET}\n@hr.append_flow(target="extra")\ndef add_rows(): return {VISITS}\n'),
     at=(PY, "create_streaming_table"),
-    names='@hr.append_flow(target="extra")',
+    names='@hr.append_flow(target="extra")\n        and in the next line:   def add_rows(): return ',
 )
 mistake(
     "TARGET_INVALID",
     "a flow into a view",
     python(APPEND.replace('"extra"', '"pages"')),
-    python(TARGET + APPEND),
-    at=PY,
+    python((TARGET + APPEND).replace('"extra"', '"pages_rows"')),
+    at=(PY, 'target="pages"'),
+    names='hr.create_streaming_table("pages_rows")',
 )
 mistake(
     "TARGET_INVALID",
     "a misspelt target",
     python(TARGET + APPEND + APPEND.replace("adds", "more").replace('"extra"', '"extr"')),
     "extr",
-    at=PY,
+    at=(PY, '"extr"'),
 )
 mistake(
     "SCHEMA_INVALID",
@@ -270,8 +271,8 @@ mistake(
     "a column that the schema lacks",
     table(VISITS, 'schema="id LONG"'),
     table(VISITS + '.select("id")', 'schema="id LONG"'),
-    at=PY,
-    names="page",
+    at=(PY, "schema="),
+    names='.select("id")',
 )
 mistake(
     "FLOW_SCHEMAS_DIFFER",
@@ -312,7 +313,10 @@ mistake(
     "a column with a space",
     table(f'{VISITS}.withColumnRenamed("id", "the id")'),
     table(f'{VISITS}.withColumnRenamed("id", "the id").withColumnRenamed("the id", "the_id")'),
-    at=PY,
+    table(
+        f'{VISITS}.withColumnRenamed("id", "the id")', 'table_properties={"delta.columnMapping.mode": "name"}'
+    ),
+    at=(PY, "the id"),
     names='.withColumnRenamed("the id", "the_id")',
 )
 LAYOUT = "CREATE STREAMING TABLE extra {} CLUSTER BY (id) AS SELECT * FROM STREAM visits;\n"

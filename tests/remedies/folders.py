@@ -158,7 +158,8 @@ class ChangesFolder(Folder):
     }
 
     def prepare(self) -> None:
-        self.latest: dict[int, str] = {}
+        self.changes: list[tuple[int, str]] = []
+        self.by_name = False  # whether the name is a key too
         self.sequence = 0
         (self.root / "landing").mkdir(parents=True)
         self.put(1, "a")
@@ -167,7 +168,7 @@ class ChangesFolder(Folder):
     def put(self, key: int, name: str) -> None:
         """A file with one change."""
         self.sequence += 1
-        self.latest[key] = name
+        self.changes.append((key, name))
         staged = self.root / "staged"
         staged.write_text(json.dumps({"id": key, "name": name, "seq": self.sequence}) + "\n")
         staged.rename(self.root / "landing" / f"{self.sequence:04d}.json")
@@ -176,7 +177,8 @@ class ChangesFolder(Folder):
         return {"latest": self.select("latest", "id", "name")}
 
     def expected(self) -> Rows:
-        return {"latest": sorted(self.latest.items())}
+        latest = {change if self.by_name else change[0]: change for change in self.changes}
+        return {"latest": sorted(latest.values())}
 
 
 class SnapshotsFolder(Folder):

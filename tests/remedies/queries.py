@@ -8,7 +8,7 @@ mistake(
     "a table from a batch",
     table('spark.read.table("visits")'),
     table(VISITS),
-    at=PY,
+    at=(PY, "spark.read"),
     names="readStream",
 )
 mistake(
@@ -24,7 +24,7 @@ mistake(
     "a view from a stream",
     view(VISITS),
     view('spark.read.table("visits")'),
-    at=PY,
+    at=(PY, "spark.readStream"),
     names="spark.read",
 )
 ONCE = '\n@hr.append_flow(target="extra", once=True)\ndef adds():\n    return {query}\n'
@@ -33,7 +33,8 @@ mistake(
     "a flow that is applied once reads a stream",
     python(TARGET + ONCE.format(query=VISITS)),
     python(TARGET + ONCE.format(query='spark.read.table("visits")')),
-    at=PY,
+    python(TARGET + ONCE.format(query=VISITS).replace(", once=True", "")),
+    at=(PY, "readStream"),
     names="spark.read",
 )
 MERGED = (
@@ -45,6 +46,8 @@ mistake(
     "a stream of a table that changes update",
     table('spark.readStream.table("latest")', more=MERGED),
     table('hr.read_changes("latest")', more=MERGED),
+    view('spark.read.table("latest")', more=MERGED),
+    table('spark.readStream.option("skipChangeCommits", "true").table("latest")', more=MERGED),
     at=(PY, 'readStream.table("latest")'),
     names='hr.read_changes("latest")',
 )
@@ -54,14 +57,18 @@ mistake(
     "a streaming view that a batch reads",
     view('spark.read.table("live")', more=LIVE),
     table('spark.readStream.table("live")', more=LIVE),
+    view('spark.read.table("live")', more=LIVE.replace("readStream", "read")),
     at=(PY, '"live"'),
+    names="@hr.table",
 )
 mistake(
     "ACTION_IN_QUERY",
     "a count in a query",
     view('spark.range(spark.read.table("visits").count())'),
-    view("spark.range(3)"),
+    view('spark.read.table("visits").agg(F.count("*").alias("id"))'),
+    view("spark.range(value)", more="value = spark.range(3).count()\n"),
     at=(PY, "count()"),
+    names='spark.read.table("TABLE").agg(F.count("*"))',
 )
 mistake(
     "WRITE_IN_FILE",
@@ -115,15 +122,16 @@ mistake(
     table(f"{LANDING}.union({LANDING})"),
     python(f"\n@hr.table\ndef extra():\n    reads = {LANDING}\n    return reads.union(reads)\n"),
     at=(PY, "union"),
-    names="variable",
+    names="variable within the function",
 )
 mistake(
     "STREAMING_UNSUPPORTED",
     "a sort of a stream",
     table(f'{VISITS}.orderBy("id")'),
     view('spark.read.table("visits").orderBy("id")'),
-    at=PY,
-    names="@hr.materialized_view",
+    table(VISITS),
+    at=(PY, "orderBy"),
+    names="@hr.materialized_view, and read with spark.read",
 )
 SENDS = f'\n@hr.append_flow(target="out")\ndef sends():\n    return {VISITS}.selectExpr("page AS value")\n'
 SINK = SENDS + '\nhr.create_sink("out", "kafka", {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"})\n'
@@ -133,8 +141,9 @@ mistake(
     table('spark.readStream.table("out")', more=SINK),
     table(VISITS),
     at=(PY, 'readStream.table("out")'),
+    names="its flow `sends`",
 )
-mistake("QUERY_INVALID", "a query without a return", table("None"), table(VISITS), at=PY)
+mistake("QUERY_INVALID", "a query without a return", table("None"), table(VISITS), at=(PY, "return None"))
 mistake(
     "ARGUMENT_INVALID",
     "a query with parameters",
@@ -149,6 +158,7 @@ mistake(
     {SQL: "CREATE OR REFRESH MATERIALIZED VIEW extra AS\nSELECT lowr(page) AS page FROM visits;\n"},
     "lowr",
     at=f"{SQL}:2",
+    names="the function `lowr` does not exist",
 )
 mistake(
     "QUERY_FAILED",

@@ -22,8 +22,8 @@ def the_command_names_one_of_two_specs(walk: Walk) -> None:
 def a_folder_without_a_spec(walk: Walk) -> None:
     (walk.folder.root / "elsewhere").mkdir()
     shown = walk.fails("headrace plan --project elsewhere", "elsewhere")
-    walk.follows(shown, "headrace init")
-    walk.goes_well("headrace plan --project shop")
+    walk.follows(shown, "headrace init ")
+    walk.goes_well("headrace plan --project elsewhere")
 
 
 mistake(
@@ -100,8 +100,8 @@ mistake(
     "a pattern that no file matches",
     {SPEC: "{spec}libraries:\n  - glob: {include: pipelines/**}\n"},
     {SPEC: "{spec}libraries:\n  - glob: {include: transformations/**}\n"},
-    at="pipelines/**",
-    names="libraries",
+    at=(SPEC, "pipelines/**"),
+    names="pattern",
 )
 mistake(
     "OPTION_UNKNOWN",

@@ -78,7 +78,18 @@ def a_table_is_deleted(walk: Walk) -> None:
     folder = files(walk)
     walk.removes(folder.table("visits"))
     shown = walk.fails("headrace run", f"{VISITS}:")
-    walk.follows(shown, "headrace full-refresh visits")
+    assert "pages  skipped: it reads visits, which could not be opened (TABLE_LOST)" in shown.text, shown.text
+    assert shown.text.count("error[") == 1, shown.text
+    assert "./lake/tables/default/visits is missing; its checkpoint ./lake/" in shown.text, shown.text
+    rebuilt = walk.follows(shown, "headrace full-refresh visits")
+    assert "the table is missing" in rebuilt.text, rebuilt.text
+    walk.is_healthy()
+    backup = walk.keeps(folder.table("visits"))
+    walk.removes(folder.table("visits"))
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.does("restored from the backup: lake/tables/default/visits")
+    backup.replace(folder.table("visits"))
+    walk.follows(shown, "headrace run")
     walk.is_healthy()
 
 
@@ -177,9 +188,10 @@ def a_lease_is_damaged(walk: Walk) -> None:
 @situation("STORAGE_UNWRITABLE")
 def a_file_where_the_storage_should_be(walk: Walk) -> None:
     walk.edit({"headrace.yml": walk.folder.spec().replace("./lake", "./taken"), "taken": "a file\n"})
-    shown = walk.fails("headrace run", "taken")
-    walk.types(shown.commands[0])
-    walk.edit({"headrace.yml": "{spec}", "taken": None})
+    shown = walk.fails("headrace run", "./taken is a file, not a folder")
+    assert "headrace.yml:2:10" in shown.text, shown.text
+    walk.enters(shown, "mv ./taken ./taken.moved")
+    walk.edit({"headrace.yml": "{spec}"})
     walk.is_healthy()
 
 
@@ -202,6 +214,8 @@ def other_keys_are_declared(walk: Walk) -> None:
     walk.replace(LATEST, '["id", "name"]', '["id"]')
     walk.is_healthy()
     walk.replace(LATEST, '["id"]', '["id", "name"]')
+    assert isinstance(walk.folder, ChangesFolder)
+    walk.folder.by_name = True
     walk.follows(shown, "headrace full-refresh latest")
     walk.is_healthy()
 

@@ -394,6 +394,7 @@ class HandFlow:
         *,
         number: int | None = None,
         accepted: int | None = None,
+        quarantined: int = 0,
         numbered: bool = True,
         timestamp_ms: int | None = None,
     ) -> int:
@@ -402,6 +403,7 @@ class HandFlow:
             number, self.batch = self.batch, self.batch + 1
         count = len(content) if accepted is None else accepted
         said = self._words_of_batch(number, count, sources)
+        said.update(input=count + quarantined, quarantined=quarantined)
         actions = [self.table.write(content)] if content else []
         if numbered:
             actions.insert(0, {"txn": {"appId": self.checkpoint, "version": number}})

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from headrace.cli.output import error_lines
-from headrace.errors import PlanFailedError, RefusedError, SourceLocation, UsageError
+from headrace.errors import PlanFailedError, RefusedError, SourceLocation, UsageError, first_line
 from headrace.model.secrets import Redactor
 
 
@@ -98,3 +98,7 @@ def test_an_error_can_be_pickled() -> None:
     loaded = pickle.loads(pickle.dumps(error))
     assert str(loaded) == str(error)
     assert [one.summary for one in loaded.errors] == ["one", "two"]
+
+
+def test_the_first_line_of_an_exception_is_empty_if_it_has_no_text() -> None:
+    assert [first_line(error) for error in (OSError(), ValueError("\n a\nb"))] == ["", "a"]

@@ -12,6 +12,7 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.broker_data import find_in_shared
 
 if TYPE_CHECKING:
+    from headrace.runtime.broker import Broker
     from headrace.sources.kafka.cluster import KafkaCluster
 
 
@@ -33,12 +34,23 @@ def reach(connection: KafkaConnection, output: Output) -> ReachedKafka:
     """A Kafka cluster; the embedded broker is started if it is needed."""
     if not connection.is_embedded:
         return ReachedKafka(connection, is_embedded=False)
-    from headrace.runtime.broker import ensure_embedded
+    from headrace.runtime.broker import Broker
+
+    servers = start_broker(Broker(connection.broker), output)
+    return ReachedKafka(connection.with_bootstrap_servers(servers), is_embedded=True)
+
+
+def start_broker(broker: Broker, output: Output) -> str:
+    """The address of an embedded broker. It is started if it is stopped, which a note says."""
     from headrace.runtime.fetch import ensure_jars
 
     ensure_jars("broker")
+    was_running = broker.status().state != "stopped"
     with output.progress("Starting the broker"):
-        return ReachedKafka(ensure_embedded(connection), is_embedded=True)
+        servers = broker.start()
+    if not was_running:
+        output.note(f"Started the embedded broker on {servers}")
+    return servers
 
 
 def not_found(error: TopicNotFoundError, kafka: ReachedKafka, cluster: KafkaCluster) -> TopicNotFoundError:

@@ -26,7 +26,15 @@ from typing import IO, NoReturn
 import click
 
 from headrace.cli.output import JsonOutput, Output, RedactingFormatter, Result, TextOutput, discard_stdout
-from headrace.errors import GONE, CommandLineError, HeadraceError, InternalError, JavaUnsuitableError, text_of
+from headrace.errors import (
+    GONE,
+    CommandLineError,
+    HeadraceError,
+    InternalError,
+    JavaUnsuitableError,
+    first_line,
+    text_of,
+)
 from headrace.model.secrets import Redactor
 
 _PLAIN = {
@@ -377,7 +385,7 @@ def _usage_error(error: click.UsageError) -> CommandLineError:
 def _internal_error(error: Exception, redactor: Redactor) -> InternalError:
     """The error for an unexpected exception: short on the screen, with its stack trace in a file."""
     kept = _write_trace(error, redactor)
-    text = text_of(error).strip().split("\n")[0][:200]
+    text = first_line(error)[:200]
     failure = InternalError(
         "Headrace failed with an unexpected exception",
         facts=[f"{type(error).__name__}: {text}" if text else type(error).__name__],

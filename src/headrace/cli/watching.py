@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
-from headrace.errors import DriverLostError, HeadraceError
+from headrace.errors import DriverLostError, HeadraceError, RefreshUnfinishedError
 from headrace.model.event_forms import Event
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import duration_text
@@ -164,10 +164,13 @@ def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> R
 
 
 def _distinct(errors: Sequence[HeadraceError]) -> Iterator[HeadraceError]:
-    """The errors without repetitions. The loss of the JVM fails all flows: it is one error."""
+    """The errors without repetitions. The loss of the JVM fails all flows, and an interrupted refresh
+    all flows of its table: each is one error."""
     seen: set[str] = set()
     for error in errors:
-        text = error.code if isinstance(error, DriverLostError) else str(error)
+        text = str(error)
+        if isinstance(error, DriverLostError | RefreshUnfinishedError):
+            text = f"{error.code} {error.params.get('dataset')}"
         if text not in seen:
             seen.add(text)
             yield error

@@ -29,10 +29,8 @@ class Evolution:
         return bool(self.added)
 
 
-def evolve(
-    schema: Mapping[str, Any], found: Mapping[str, Any], drift: Drift, taken: Iterable[str] = ()
-) -> Evolution:
-    change = _Change(drift, taken)
+def evolve(schema: Mapping[str, Any], found: Mapping[str, Any], drift: Drift) -> Evolution:
+    change = _Change(drift)
     fields = change.merged(schema["fields"], found["fields"], "", drift.default)
     return Evolution(
         schema={"type": "struct", "fields": fields}, added=tuple(change.added), refused=tuple(change.refused)
@@ -40,9 +38,8 @@ def evolve(
 
 
 class _Change:
-    def __init__(self, drift: Drift, taken: Iterable[str]) -> None:
+    def __init__(self, drift: Drift) -> None:
         self._drift = drift
-        self._taken = {name.lower() for name in (*taken, *_RESERVED)}
         self.added: list[str] = []
         self.refused: list[tuple[str, str]] = []
 
@@ -77,8 +74,8 @@ class _Change:
             if self._drift.own(path, name) not in ("evolve", None):
                 continue
             reason = _unusable(name, taken)
-            if reason is None and not path and name.lower() in self._taken:
-                reason = "the query has another column of this name"
+            if reason is None and not path and name.lower() in _RESERVED:
+                reason = "readers add a column of this name"
             if reason is not None:
                 self.refused.append((f"{path}{name}", reason))
             elif (kind := self._storable(found, f"{path}{field_name(name)}.")) is not None:

@@ -225,8 +225,8 @@ class Arguments:
         if needed := required_parameters(value):
             raise self.invalid(
                 "function",
-                f"must take no arguments; it needs {', '.join(needed)}",
-                f"give each a default: def {value.__name__}({needed[0]}=..)",
+                f"`{value.__name__}` gets no value for {', '.join(needed)}",
+                f'remove it, or give it a default: def {value.__name__}({needed[0]}="VALUE")',
             )
         return value  # type: ignore[no-any-return]
 

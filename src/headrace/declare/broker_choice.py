@@ -46,7 +46,7 @@ def choose_broker(
     if written is not None:
         return BrokerChoice(_path(folder, written), "spec", pipeline)
     own, shared = folder / OWN_FOLDER / "broker", shared_broker_folder()
-    if has_data(shared) and _goes_on(shared, own, storages):
+    if has_data(shared) and _reads_shared(shared, own, storages):
         return BrokerChoice(shared, "earlier", pipeline)
     return BrokerChoice(own, "pipeline", pipeline)
 
@@ -78,7 +78,7 @@ def _path(folder: Path, written: str) -> Path:
     return Path(os.path.normpath(folder / Path(written).expanduser()))
 
 
-def _goes_on(shared: Path, own: Path, storages: Iterable[Storage]) -> bool:
+def _reads_shared(shared: Path, own: Path, storages: Iterable[Storage]) -> bool:
     """Whether the checkpoints of storages have read topics of the shared broker, and none of the own one."""
     held, mine = set(topic_ids(shared).values()), set(topic_ids(own).values())
     marks = {file: mark for one in storages for file, mark in _identities(one)} if held else {}

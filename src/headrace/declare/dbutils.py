@@ -262,7 +262,15 @@ class _Secrets(_Part):
         return self.get(scope, key).encode()
 
 
+_MOUNTED = (
+    "remove the call, and give mounted paths their folder in headrace.yml:   paths: {/mnt/NAME: ./FOLDER}"
+)
+
+
 def _unsupported(settings: ProjectSettings, what: str, remedies: Sequence[str]) -> FeatureUnsupportedError:
+    if "mount" in what.lower():
+        # Python's own modules read a path, and give it no other name.
+        remedies = [_MOUNTED]
     return FeatureUnsupportedError(
         f"this version does not support {what}",
         location=caller(settings.root),

@@ -9,11 +9,18 @@ from pathlib import Path
 
 import headrace
 from headrace.declare.packages import missing_package
-from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
-from headrace.model.notes import suggestions
+from headrace.errors import (
+    ArgumentInvalidError,
+    FeatureUnsupportedError,
+    HeadraceError,
+    PipelineFileFailedError,
+    SourceLocation,
+)
+from headrace.model.notes import suggestions, wrong_call
 from headrace.model.project import ProjectSettings
 from headrace.storage.mapped_paths import find_unmapped
-from headrace.syntax.locations import display_path, is_installed
+from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import display_path, function_at, is_installed
 
 _AUTO_CDC = "create_auto_cdc_flow"
 _HEADRACE = Path(headrace.__file__).parent
@@ -38,6 +45,8 @@ def build_file_error(
         return FeatureUnsupportedError(
             "this version does not support AUTO CDC flows", location=location, params={"what": _AUTO_CDC}
         )
+    if (invalid := _invalid_argument(error, settings.root)) is not None:
+        return invalid
     # The text of a KeyError is only the key's repr.
     text = f"key {error} does not exist" if isinstance(error, KeyError) else str(error)
     first, *rest = text.splitlines() or [""]
@@ -59,8 +68,29 @@ def build_file_error(
         summary,
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
-        remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
+        remedies=remedies or [f"correct {location}; --debug prints the stack trace"],
         params={"path": shown, "exception": kind},
+    )
+
+
+def _invalid_argument(error: BaseException, root: Path) -> ArgumentInvalidError | None:
+    """The error for a call of one of our functions that Python refuses for its arguments."""
+    call = wrong_call(error)
+    frames = traceback.TracebackException.from_exception(error).stack
+    while frames and Path(frames[-1].filename).is_relative_to(_HEADRACE):
+        frames.pop()
+    if call is None or not frames or not _is_users(frames[-1].filename) or frames[-1].lineno is None:
+        return None
+    file, line, start = frames[-1].filename, frames[-1].lineno, frames[-1].colno
+    lines = linecache.getlines(file)
+    name = function_at(lines, (line, frames[-1].end_lineno, start, frames[-1].end_colno)) or call.function
+    is_decorator = bool(lines) and lines[line - 1].encode()[:start].strip() == b"@"
+    at = SourceLocation(display_path(file, root), line, file=file)
+    return ArgumentInvalidError(
+        f"{'@' * is_decorator}{name}{call.problem}",
+        location=at if call.argument is None else argument_location(at, call.argument),
+        remedies=suggestions(error),
+        params={"call": name, "argument": call.argument},
     )
 
 

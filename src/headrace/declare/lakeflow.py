@@ -100,7 +100,8 @@ def importable(dbutils: Any) -> Iterator[None]:
             placed[name] = _module(name, __path__=[])
     placed["pyspark.dbutils"] = _module("pyspark.dbutils", DBUtils=lambda _=None: dbutils)
     placed["databricks.sdk.runtime"] = _module("databricks.sdk.runtime", dbutils=dbutils, spark=spark)
-    # Python looks for a module's name first, and never gives PySpark the attribute if it finds it.
+    # Python makes a module an attribute of its package when it imports the module. It imports no module that
+    # `sys.modules` has, so these are given by a finder if PySpark is imported later.
     later = {} if "pyspark" in sys.modules else {name: placed.pop(name) for name in _OF_PYSPARK}
     before = {name: sys.modules.get(name) for name in (*placed, *later)}
     sys.modules.update(placed)

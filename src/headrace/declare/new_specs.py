@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.declare.bundle import BUNDLES, BundleSettings, load_bundle
@@ -14,6 +16,7 @@ from headrace.declare.spec_values import Scalar
 from headrace.errors import SourceLocation, SpecInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings, code_language
 from headrace.storage.layout import Storage
+from headrace.storage.locate import locate
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,12 @@ class NewSpec:
     ignored: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    bundles: tuple[Path, ...] = ()  # in folders below that of the files
 
 
-def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[NewSpec, ...]:
+def build_specs(
+    source: Path, folder: Path, target: str | None = None, storage: str | None = None
+) -> tuple[NewSpec, ...]:
     """The specs for the pipelines of a bundle, or for a folder of Python and SQL files."""
     file = next((source / name for name in BUNDLES if (source / name).is_file()), source)
     if not file.exists():
@@ -36,7 +42,7 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
         specs = []
         for one in bundle.pipelines:
             own = folder / one.key if len(bundle.pipelines) > 1 else folder
-            specs.append(_spec(own, bundle.settings(one, own), f"{file}, target {bundle.target}"))
+            specs.append(_spec(own, bundle.settings(one, own), f"{file}, target {bundle.target}", storage))
         if specs:
             return tuple(specs)
         if not source.is_dir():
@@ -45,7 +51,9 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
                 remedies=[f"name the folder of the files:   headrace init --from {file.parent}"],
                 params={"path": str(file)},
             )
-    return (_spec(folder, _settings_of_folder(source, folder), f"the folder {source}"),)
+    spec = _spec(folder, _settings_of_folder(source, folder), f"the folder {source}", storage)
+    below = sorted(file for name in BUNDLES for file in source.rglob(name) if file.parent != source)
+    return (replace(spec, bundles=tuple(below)),)
 
 
 _DECLARES = re.compile(
@@ -87,7 +95,7 @@ def _libraries(source: Path, folder: Path) -> Iterator[tuple[str, str]]:
         yield "glob", f"{relative_path(source, folder)}/**".removeprefix("./")
 
 
-def _spec(folder: Path, given: BundleSettings, origin: str) -> NewSpec:
+def _spec(folder: Path, given: BundleSettings, origin: str, storage: str | None) -> NewSpec:
     settings = {key: value.text for key, value in given.values.items()}
     file = folder.absolute() / "headrace.yml"
     project = ProjectSettings(
@@ -96,6 +104,9 @@ def _spec(folder: Path, given: BundleSettings, origin: str) -> NewSpec:
         profile="dev",
         storage=Storage.at("./lake", folder),
         libraries=tuple(pattern.text for _, pattern in given.libraries),
+        places={
+            f"libraries.{n}": one.location for n, (_, one) in enumerate(given.libraries) if one.location.line
+        },
     )
     texts = {key: value.text for key, value in given.configuration.items() if isinstance(value, Scalar)}
     known = {key: value for key, value in texts.items() if "${" not in value}
@@ -104,7 +115,8 @@ def _spec(folder: Path, given: BundleSettings, origin: str) -> NewSpec:
     own = settings.get("catalog")
     if own is None and names.catalog is not None:
         settings["catalog"] = names.catalog
-    lines = [f"# from {origin}", *(f"{key}: {value}" for key, value in settings.items()), "storage: ./lake"]
+    lines = [f"# from {origin}", *(f"{key}: {value}" for key, value in settings.items())]
+    lines.append(f"storage: {json.dumps(locate(storage).path) if storage else './lake'}")
     lines.append("libraries:")
     lines += [
         f"  - glob: {{include: {one.text}}}" if kind == "glob" else f"  - file: {one.text}"
@@ -118,6 +130,10 @@ def _spec(folder: Path, given: BundleSettings, origin: str) -> NewSpec:
     entries = list(entry_lines(found))
     if entries:
         lines += ["", "# Write the paths that have the data.", *entries]
+    if own is None and names.alike:
+        catalog, schema, table = names.alike[0].split(".")
+        lines += [f"# If {names.alike[0]} is the table {table} of these files, write in place of its entry:"]
+        lines += [f"# catalog: {catalog}", f"# database: {schema}"]
     if names.brokers:
         lines += ["", "# Their readers and sinks use Headrace's own broker; or write the name of a profile."]
         lines += ["kafka:", "  bootstrap.servers: embedded", "  brokers:"]
@@ -145,6 +161,9 @@ def describe_ignored(specs: tuple[NewSpec, ...]) -> Iterator[str]:
             yield f"{spec.file}: no meaning here: {', '.join(spec.ignored)}"
         if spec.packages:
             yield f"{spec.file}: install beside Headrace: {', '.join(spec.packages)}"
+        for bundle in spec.bundles:
+            command = shlex.join(["headrace", "init", "--from", str(bundle)])
+            yield f"{bundle} is a bundle; for its pipelines:   {command}"
         if spec.unset:
             names = ", ".join(f"${{{name}}}" for name in spec.unset)
             yield f"{spec.file}: set these variables in the environment or in .env: {names}"

@@ -17,14 +17,7 @@ from headrace.model.broker_map import split_addresses
 from headrace.model.kafka_settings import EMBEDDED
 from headrace.model.mappings import FOREIGN_PATH
 from headrace.model.project import code_language
-from headrace.syntax.ipynb import (
-    InvalidNotebookError,
-    NotebookCell,
-    cell_file,
-    comment_commands,
-    parse_notebook,
-)
-from headrace.syntax.tokens import find_cells
+from headrace.syntax.ipynb import InvalidNotebookError, NotebookCell, cell_file, parse_notebook, python_cells
 
 _IDENTIFIER = r"(?:`[^`\n]+`|\w+)"
 _NAME = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER}){{2}}"
@@ -32,7 +25,9 @@ _READS = re.compile(
     rf"\b(?:FROM|JOIN|STREAM)\b\s*\(?\s*(?:STREAM\b\s*\(?\s*)?({_NAME})(?![\w.`]|\s*\()", re.IGNORECASE
 )
 _MAKES = re.compile(rf"\b(?:TABLE|VIEW|INTO)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_NAME})", re.IGNORECASE)
-_COMMENT = re.compile(r"--[^\n]*")
+_COMMENT_OR_TEXT = re.compile(
+    r"""(?P<comment>--[^\n]*|/\*.*?\*/)|`[^`]*`|(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL
+)
 _SQL_PATH = re.compile(rf"""['"`]({FOREIGN_PATH.pattern}[^'"`\n]*)""")
 _SERVERS = re.compile(r"(?:kafka\.)?bootstrap[._]?servers", re.IGNORECASE)
 _SQL_SERVERS = re.compile(r"\bbootstrap_?servers`?\s*=>\s*'([^'\n]*)'", re.IGNORECASE)
@@ -54,9 +49,17 @@ _NO_SCHEMAS = frozenset({"delta", "parquet", "json", "csv", "text", "orc", "avro
 _DECORATORS = frozenset(
     {"table", "view", "materialized_view", "temporary_view", "create_table", "create_view"}
 )
+_TABLES = _DECORATORS & {"table", "materialized_view", "create_table"}
+_TABLE_MADE = re.compile(
+    rf"\b(?:TABLE|MATERIALIZED\s+VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_IDENTIFIER})(?![\w.`])", re.IGNORECASE
+)
 _WRITERS = frozenset({"saveAsTable", "insertInto", "toTable", "forName"})
 _VIEWS = frozenset({"createOrReplaceTempView", "createTempView", "registerTempTable"})
-_SQL = re.compile(r"(?:\s|--[^\n]*\n)*(?:SELECT|WITH|FROM|CREATE|MERGE|INSERT)\b", re.IGNORECASE)
+_SQL = re.compile(
+    r"(?:\s|--[^\n]*\n)*(?:SELECT|WITH|FROM|CREATE\s+(?:OR|TABLE|(?:MATERIALIZED\s+|TEMP\w*\s+)?VIEW|STREAMING"
+    r"|LIVE|FLOW)|MERGE\s+INTO|INSERT\s+(?:INTO|OVERWRITE))\b",
+    re.IGNORECASE,
+)
 _PARAMETER = re.compile(r"\$\{\s*([\w.:-]+)\s*\}")
 _SET = re.compile(r"^\s*SET\s+([\w.:-]+)\s*=\s*([^;\n]*)", re.IGNORECASE | re.MULTILINE)
 
@@ -78,6 +81,8 @@ class FoundNames:
     # The addresses of brokers, with `*` for each part that is not known.
     brokers: dict[str, SourceLocation] = field(default_factory=dict)
     catalog: str | None = None  # the catalog of all tables that the files make with three-part names
+    # Tables of other schemas that are named like a table of the files: `shop.raw.orders` beside `orders`.
+    alike: tuple[str, ...] = ()
 
 
 def find_outside(
@@ -110,7 +115,9 @@ def find_names(
         name.partition(".")[0] for name in reading.made if name.count(".") == 2 and UNKNOWN not in name
     }
     catalog = next(iter(catalogs)) if len(catalogs) == 1 else None
-    return FoundNames(outside, reading.keys, reading.brokers, catalog)
+    tables = (one.text for one in outside if one.kind == "table" and one.text.count(".") == 2)
+    alike = () if catalog else tuple(one for one in tables if _last(one) in reading.tables)
+    return FoundNames(outside, reading.keys, reading.brokers, catalog, alike)
 
 
 class _Reading:
@@ -119,6 +126,7 @@ class _Reading:
         self._short = short
         self.found: dict[tuple[str, str], OutsideName] = {}
         self.made: set[str] = set()
+        self.tables: set[str] = set()  # the names with one part of tables and materialized views
         self.keys: dict[str, SourceLocation] = {}
         self.brokers: dict[str, SourceLocation] = {}
 
@@ -129,7 +137,7 @@ class _Reading:
         if name.count(".") == 2:
             return True
         # A name that is partly unknown can be this one.
-        last = name.rpartition(".")[2]
+        last = _last(name)
         for made in self.made:
             parts = map(re.escape, made.rpartition(".")[2].split(UNKNOWN))
             if re.fullmatch(".+".join(parts), last):
@@ -141,7 +149,7 @@ class _Reading:
             self.found.setdefault((kind, text.casefold()), OutsideName(kind, text, location))
 
     def sql_file(self, text: str, path: str) -> None:
-        text = _blank(_COMMENT, text)
+        text = _blank(text, "comment")
         values = {**self._values, **{one[1]: one[2].strip().strip("'\"") for one in _SET.finditer(text)}}
         for one in _PARAMETER.finditer(text):
             if one[1] not in values:
@@ -149,14 +157,16 @@ class _Reading:
         self.sql(_PARAMETER.sub(lambda one: values.get(one[1], UNKNOWN), text), path, 1)
 
     def sql(self, text: str, path: str, line: int) -> None:
-        text = _blank(_COMMENT, text)
+        text = _blank(text, "comment")
+        names = _blank(text, "text")  # without "orders from the shop"
         made, reads = (_SHORT_MADE, _SHORT_READS) if self._short else (_MAKES, _READS)
-        self.made.update(_without_live(one[1]).casefold() for one in made.finditer(text))
+        self.made.update(_without_live(one[1]).casefold() for one in made.finditer(names))
+        self.tables.update(one[1].strip("`").casefold() for one in _TABLE_MADE.finditer(names))
         if self._short:
-            self.made.update(one[1].casefold() for one in _QUERY_MADE.finditer(text))
-        for one in reads.finditer(text):
+            self.made.update(one[1].casefold() for one in _QUERY_MADE.finditer(names))
+        for one in reads.finditer(names):
             name = _without_live(one[1])
-            if self._short and (_NO_READ.search(text[: one.start()]) or not _is_table(name)):
+            if self._short and (_NO_READ.search(names[: one.start()]) or not _is_table(name)):
                 continue
             self._add("table", name, SourceLocation(path, line + text.count("\n", 0, one.start(1))))
         for one in _SQL_SERVERS.finditer(text):
@@ -176,16 +186,19 @@ class _Reading:
                 self.sql(cell.source, name, 1)
 
     def python(self, text: str, path: str) -> None:
-        text = comment_commands(text)
+        text, cells = python_cells(text)
         tree = _parsed(text)
         self._tree(tree, KnownTexts(tree, self._values), path)
-        for cell in find_cells(text):
+        for cell in cells:
             if cell.magic == "sql":
                 lines = text.split("\n")[cell.line - 1 : cell.stop - 1]
                 self.sql("\n".join(re.sub(r"^# MAGIC( %sql)?", "", one) for one in lines), path, cell.line)
 
     def _tree(self, tree: ast.Module, known: KnownTexts, path: str) -> None:
+        prose = {id(one) for one in _prose(tree)}
         for node in ast.walk(tree):
+            if id(node) in prose:
+                continue
             if isinstance(node, ast.Call):
                 self._call(node, known, path)
             for servers in _servers(node):
@@ -194,7 +207,9 @@ class _Reading:
                 names = {called_name(one): one for one in node.decorator_list}
                 if _DECORATORS & names.keys():
                     self.made.add(node.name.casefold())
-            if isinstance(node, ast.Constant | ast.JoinedStr) and (value := known.text(node)):
+                if _TABLES & names.keys():
+                    self.tables.add(node.name.casefold())
+            if isinstance(node, ast.Constant | ast.JoinedStr | ast.Call) and (value := known.text(node)):
                 begins = value.partition(UNKNOWN)[0]
                 if FOREIGN_PATH.match(begins) and " " not in begins:
                     self._add("path", begins, SourceLocation(path, node.lineno))
@@ -203,7 +218,10 @@ class _Reading:
 
     def _call(self, node: ast.Call, known: KnownTexts, path: str) -> None:
         name = called_name(node)
-        self.made.update(text.casefold() for text in _made(node, known))
+        made = {text.casefold() for text in _made(node, known)}
+        self.made |= made
+        if name in {*_TABLES, "create_streaming_table"}:
+            self.tables |= made
         key = read_key(node)
         if key is not None and key[1] is None and known.text(node) == UNKNOWN:
             self._key(key[0], SourceLocation(path, node.lineno))
@@ -264,12 +282,31 @@ def _named_table(options: ast.Dict) -> Iterator[ast.expr]:
             yield value
 
 
-def _blank(pattern: re.Pattern[str], text: str) -> str:
-    return pattern.sub(lambda found: " " * len(found[0]), text)
+def _blank(text: str, part: Literal["comment", "text"]) -> str:
+    """An SQL text with blanks in place of its comments, or of its string literals."""
+
+    def blank(found: re.Match[str]) -> str:
+        return found[0] if found[part] is None else re.sub(r"[^\n]", " ", found[0])
+
+    return _COMMENT_OR_TEXT.sub(blank, text)
+
+
+def _prose(tree: ast.Module) -> Iterator[ast.AST]:
+    """The texts of a file that are written for people: docstrings and comments of tables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant() as text):
+                yield text
+            case ast.keyword(arg="comment" | "description", value=value):
+                yield from ast.walk(value)
 
 
 def _without_live(name: str) -> str:
     return re.sub(r"^live\.", "", name.replace("`", ""), flags=re.IGNORECASE)
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].casefold()
 
 
 def _is_table(name: str) -> bool:

@@ -6,21 +6,23 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from headrace.errors import PipelineFilesMissingError
+from headrace.errors import PipelineFilesMissingError, SourceLocation
 from headrace.model.notes import nearest_path
 from headrace.model.project import ProjectSettings, code_language
 
 
 def find_files(settings: ProjectSettings) -> list[Path]:
     found: set[Path] = set()
-    for pattern in settings.libraries:
+    for number, pattern in enumerate(settings.libraries):
+        _check_pattern(settings.root, pattern, settings.places.get(f"libraries.{number}"))
         found.update(_matches(settings, pattern))
     files = sorted(file for file in found if code_language(file) is not None)
     if not files:
         raise PipelineFilesMissingError(
             f"pipeline {settings.name} has no files: nothing matches {', '.join(settings.libraries)}",
-            facts=[f"looked in {settings.root}"],
-            remedies=["put a Python or SQL file there, or change `libraries` in the spec"],
+            location=settings.places.get("libraries"),
+            facts=[f"patterns start at {settings.root}"],
+            remedies=["correct the pattern, or put a .py or .sql file there"],
             params={"libraries": list(settings.libraries), "path": str(settings.root)},
         )
     return files
@@ -28,7 +30,6 @@ def find_files(settings: ProjectSettings) -> list[Path]:
 
 def _matches(settings: ProjectSettings, pattern: str) -> Iterator[Path]:
     root = settings.root
-    _check_pattern(root, pattern)
     # `folder/**` matches only folders in Python's glob; in Spark's spec it means all files below.
     rest = os.path.normpath(f"{pattern}/*" if pattern.endswith("**") else pattern)
     start = root
@@ -50,7 +51,7 @@ def path_parts(file: Path, root: Path) -> tuple[str, ...]:
     return tuple(part for part in Path(os.path.relpath(file, root)).parts if part != "..")
 
 
-def _check_pattern(root: Path, pattern: str) -> None:
+def _check_pattern(root: Path, pattern: str, location: SourceLocation | None) -> None:
     """Refuse a pattern that can never match."""
     named = Path(os.path.normpath(root / pattern))
     is_glob = any(sign in pattern for sign in "*?[")
@@ -73,6 +74,7 @@ def _check_pattern(root: Path, pattern: str) -> None:
         )
     raise PipelineFilesMissingError(
         f"`libraries` names {pattern}, which {problem}",
+        location=location,
         facts=[f"looked in {root}"],
         remedies=[remedy],
         params={"libraries": [pattern], "path": str(root)},

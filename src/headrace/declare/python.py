@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
@@ -30,7 +29,7 @@ from headrace.model.queries import PythonQuery
 from headrace.runtime.lazy_pyspark import StructType
 from headrace.syntax.bindings import bind
 from headrace.syntax.sql import SqlText
-from headrace.syntax.statements import TableClauses
+from headrace.syntax.statements import HAS_CLAUSES, TableClauses
 from headrace.syntax.tokens import Cursor, SqlTokenError
 
 QueryT = TypeVar("QueryT", bound=Callable[[], Any])
@@ -290,11 +289,6 @@ def create_streaming_table(
     scope.register(StreamingTable(expectations=expectations, checks=found, **stored))
 
 
-_KEYS = re.compile(
-    r"\b(?:CONSTRAINT|(?:PRIMARY|FOREIGN)\s+KEY|REFERENCES|GENERATED|DEFAULT|CHECK|MASK)\b", re.IGNORECASE
-)
-
-
 class Scope:
     """One declaration: its source location, the checks of its arguments, and the registry."""
 
@@ -343,7 +337,7 @@ class Scope:
 
     def _without_keys(self, name: TableName, schema: Any) -> Any:
         """The columns of a DDL string; primary and foreign keys have no effect, as in SQL."""
-        if not isinstance(schema, str) or not _KEYS.search(schema):
+        if not isinstance(schema, str) or not HAS_CLAUSES.search(schema):
             return schema
         try:
             cursor = Cursor(SqlText(schema, self.location))

@@ -17,6 +17,7 @@ from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sources.kafka.mapped import map_connection
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile, load_schema
+from headrace.syntax.call_arguments import argument_location
 
 if TYPE_CHECKING:
     from headrace.sources.kafka.avro_decoder import AvroDecoder, SchemaRegistry
@@ -328,16 +329,19 @@ class AvroRead:
 def checked_avro(text: str, arguments: Arguments, where: str) -> str:
     """An Avro schema, which must be a record with fields."""
     problem = "it is not a record with fields"
+    example = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
     try:
         value = json.loads(text)
     except ValueError as error:
         value, problem = None, f"it is not JSON: {error}"
+    if isinstance(value, dict) and isinstance(kind := value.get("type"), str) and kind != "record":
+        problem = f"its type is `{kind}`, not `record`"
     if not (isinstance(value, dict) and value.get("type") == "record" and value.get("fields")):
         raise SchemaInvalidError(
             f"{where} is not an Avro schema of a record",
-            location=arguments.location,
+            location=argument_location(arguments.location, "schema"),
             facts=[problem],
-            remedies=['write such as {"type": "record", "name": "Order", "fields": [..]}'],
+            remedies=[f"write a record, such as:   {example}"],
             params={"schema": text[:200]},
         )
     return text

@@ -157,7 +157,7 @@ def _duplicate(kind: str, name: str, first: SourceLocation, second: SourceLocati
         f"the {kind} `{name}` is declared twice",
         location=second,
         facts=[f"first declared at {first}"],
-        remedies=[f"give one of the two {other} (the other is at {first})"],
+        remedies=[f"give one of the two {other}"],
         params={"kind": kind, "name": name, "first": str(first), "second": str(second)},
     )
 
@@ -210,7 +210,8 @@ def require_pipeline(what: str) -> ActivePipeline:
             f"{what} was used outside of a pipeline",
             remedies=[
                 "run the files of the pipeline:   headrace plan",
-                "or, in a test, pass your own Spark session to the function",
+                "or, in a test, use your own session in place of `headrace.spark`: "
+                "SparkSession.builder.getOrCreate()",
             ],
             params={"what": what},
         )

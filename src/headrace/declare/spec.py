@@ -18,13 +18,14 @@ from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_na
 from headrace.declare.kafka_names import KAFKA_SETTINGS
 from headrace.declare.spec_brokers import broker_locations, build_brokers, kafka_of
 from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
-from headrace.declare.spec_cluster import build_cluster
+from headrace.declare.spec_cluster import build_cluster, named_master
 from headrace.declare.spec_model import BROKERS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
     Filler,
     Mapped,
     Scalar,
+    Sequence,
     Value,
     build_scalar,
     build_values,
@@ -79,7 +80,7 @@ def find_spec(path: Path | None = None) -> Path:
         if len(found) > 1:
             named = shlex.quote(shown_path(folder / found[0]))
             raise SpecAmbiguousError(
-                f"{folder} has two specs: {' and '.join(found)}",
+                f"the folder {folder} has two specs: {' and '.join(found)}",
                 remedies=[f"remove one of them, or name one:   headrace run --spec {named}"],
                 params={"path": str(folder)},
             )
@@ -88,11 +89,15 @@ def find_spec(path: Path | None = None) -> Path:
     shown = str(path) if path is not None else str(Path.cwd())
     where = shown if path is not None else f"{shown}, nor in a folder above it"
     summary = f"{SPEC_NAMES[0]} is not in {where}" if start.is_dir() else f"{shown} does not exist"
+    is_folder = path is not None and start.is_dir()
+    new = ":   headrace init shop"
+    if is_folder:
+        new = f" there:   headrace init {shlex.quote(shown_path(start))}"
     raise SpecNotFoundError(
         summary,
         remedies=[
-            "write a new pipeline:   headrace init shop",
-            "or name the folder of the pipeline with --project",
+            f"write a new pipeline{new}",
+            f"or name the folder that has {SPEC_NAMES[0]} with --project",
         ],
         params={"path": shown},
     )
@@ -349,6 +354,18 @@ def _meant(key: str) -> str | None:
     return f"kafka.{close[0]}" if rest and close else None
 
 
+def _places(merged: Mapped) -> dict[str, SourceLocation]:
+    """The locations of the keys of a spec, and of the entries of `libraries` by their numbers."""
+    places = {key: value.location for key, value in merged.items.items()}
+    libraries = merged.items.get("libraries")
+    for number, one in enumerate(libraries.items if isinstance(libraries, Sequence) else ()):
+        entry: Value = one
+        while isinstance(entry, Mapped) and entry.items:
+            entry = next(iter(entry.items.values()))
+        places[f"libraries.{number}"] = entry.location
+    return places
+
+
 def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Redactor) -> ProjectSettings:
     kafka = spec.kafka.settings
     if profile == DEFAULT_PROFILE:
@@ -364,6 +381,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     return ProjectSettings(
         name=spec.name,
         file=file,
+        places=_places(merged),
         profile=profile,
         storage=Storage.at(
             spec.storage or DEFAULT_STORAGE, file.parent, None if entry is None else entry.location
@@ -383,7 +401,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         max_value_bytes=spec.max_value_bytes,
         index_memory=spec.upsert.index_memory,
         duplicate_keys=spec.upsert.duplicate_keys,
-        master=spec.runtime.master,
+        master=named_master(spec),
         memory=spec.runtime.memory,
         s3=s3,
         cluster=build_cluster(spec, _locations(merged, "cluster"), _locations(merged, "configuration")),

@@ -20,13 +20,18 @@ def build_cluster(
     packages, executors = tuple(spec.cluster.packages), spec.cluster.executors
     if executors is None:
         return ClusterSettings(packages=packages, location=keys.get("packages"))
-    master = spec.runtime.master or spec.configuration.get("spark.master")
+    master = named_master(spec)
     if master is not None and not is_local(master):
         check_executors(spec.configuration.get, keys.get("executors"), settings)
     limits = ExecutorLimits(
         least=executors.min, most=executors.max, backlog_s=executors.backlog, idle_s=executors.idle
     )
     return ClusterSettings(packages=packages, executors=limits, location=keys.get("packages"))
+
+
+def named_master(spec: Spec) -> str | None:
+    """The Spark master that the spec names, in one of two places."""
+    return spec.runtime.master or spec.configuration.get("spark.master")
 
 
 def check_executors(

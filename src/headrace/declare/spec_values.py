@@ -164,8 +164,7 @@ class Filler:
         raise SpecFileUnreadableError(
             f"`${{file:{text}}}`: {wrong}",
             location=scalar.location,
-            facts=[f"relative paths start at {self._folder}"],
-            remedies=["create the file, or correct the path"],
+            remedies=[f"create {path}, or correct the path" if text.strip() else "add the path of a file"],
             params={"path": str(path)},
         )
 
@@ -210,6 +209,15 @@ def collect_literals(value: Value, redactor: Redactor, path: tuple[str, ...] = (
         if any(map(_may_be_secret, key)):
             for piece in _VARIABLE.split(scalar.text)[::3]:
                 redactor.add(piece)
+
+
+def find_variables(value: Value) -> Iterator[str]:
+    """The environment variables in a value; some occur several times."""
+    for _, scalar in _scalars(value, ()):
+        for is_escaped, text in _VARIABLE.findall(scalar.text):
+            name = text.partition(":-")[0]
+            if not is_escaped and _NAME.fullmatch(name):
+                yield name
 
 
 def _scalars(value: Value, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Scalar]]:

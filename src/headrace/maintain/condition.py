@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from headrace.errors import LogUnreadableError
 from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
 from headrace.maintain.holders import Holder
 from headrace.maintain.policies import closed_before
@@ -25,7 +24,7 @@ from headrace.model.maintenance import FoldableFiles, TablePolicy, count_foldabl
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import commits_since_compaction, load_commit
+from headrace.storage.table_log import commits_since_compaction, readable_commit
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 _PARTITIONS = 32
@@ -206,10 +205,8 @@ def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot,
     for version in reversed(snapshot.commits):
         if version <= since or number >= wanted:
             break
-        try:
-            number += load_commit(storage.table(table), version).changes_data
-        except LogUnreadableError:
-            number += 1
+        commit = readable_commit(storage.table(table), version)
+        number += commit is None or commit.changes_data
     return number >= wanted
 
 

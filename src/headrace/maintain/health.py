@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.errors import HeadraceError, LogUnreadableError
+from headrace.errors import HeadraceError, LogUnreadableError, first_line
 from headrace.maintain.condition import Partition, TableCondition, examine_table, is_ordering_due
 from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, secondary_tables
 from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
@@ -201,7 +201,7 @@ def examine_health(
             try:
                 yield _examine(storage, maintenance, target)
             except (OSError, ValueError) as error:
-                yield TableHealth(target=target, problem=str(error).partition("\n")[0])
+                yield TableHealth(target=target, problem=first_line(error))
 
 
 def _examine(storage: Storage, maintenance: MaintenanceSettings, target: DatasetTable) -> TableHealth:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from headrace.errors import HeadraceError, LogUnreadableError
+from headrace.errors import HeadraceError
 from headrace.maintain.dataset_tables import DatasetTable, Role
 from headrace.maintain.pins import load_pins, load_readers
 from headrace.model.names import TableName
@@ -19,7 +19,7 @@ from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import committed_ms, follow_commits, load_commit, versions
+from headrace.storage.table_log import committed_ms, follow_commits, readable_commit, versions
 
 UNKNOWN = -1
 
@@ -98,11 +98,8 @@ def lag_seconds(holder: Holder, table: Location, commits: Iterable[int], now: da
 
 
 def _is_read_by(holder: Holder, table: Location, version: int) -> bool:
-    try:
-        commit = load_commit(table, version)
-    except LogUnreadableError:
-        return True
-    return commit.adds_rows if holder.skips_erasures else commit.changes_data
+    commit = readable_commit(table, version)
+    return commit is None or (commit.adds_rows if holder.skips_erasures else commit.changes_data)
 
 
 def _registered_readers(storage: Storage, table: TableName) -> Iterator[Holder]:

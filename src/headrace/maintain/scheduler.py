@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, first_line
 from headrace.maintain.condition import (
     TableCondition,
     choose_closed_partitions,
@@ -45,6 +45,7 @@ from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
 from headrace.sinks.delta.erase import close_erasure
+from headrace.storage.layout import table_name
 from headrace.storage.location import Location
 from headrace.storage.table_log import committed_ms, is_table, load_checksum, newest_version, versions
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
@@ -58,6 +59,8 @@ _LOG_S = 3600.0
 _STOP_S = 10.0
 _POLL_S = 1.0
 """How often the thread looks for requests and for due vacuums."""
+_STORE_LOOK_S = 15.0
+"""How often it looks for requests in an object store, where each look has a price."""
 _TURN_S = 60.0
 """How long a compaction that needs a pause between two batches waits for the end of the current batch."""
 _CLOSED_LOOK_S = 300.0
@@ -109,13 +112,15 @@ class MaintenanceScheduler:
     _tables: dict[Location, _Table] = field(default_factory=dict, init=False)
     _wake: threading.Event = field(default_factory=threading.Event, init=False)
     _stopped: bool = field(default=False, init=False)
+    _next_look_s: float = field(default=0.0, init=False)
+    """When requests are looked for again, on the monotonic clock."""
     _thread: threading.Thread | None = field(default=None, init=False)
     _made: SparkSession | None = field(default=None, init=False)
     _work: threading.Lock = field(default_factory=threading.Lock, init=False)
     """The thread, and the compactions at the end of a triggered update, use the same session."""
 
     def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
-        name, settings = self._name(table), self.settings
+        name, settings = table_name(table), self.settings
         return with_watermark(settings.maintenance.of(name, properties), settings.storage, name)
 
     def watch(self, table: Location) -> None:
@@ -138,13 +143,13 @@ class MaintenanceScheduler:
 
     def compacted(self, table: Location, done: Compaction | Exception) -> None:
         """Report a compaction, or why it has failed."""
-        self._compacted(DatasetTable(self._name(table)), done)
+        self._compacted(DatasetTable(table_name(table)), done)
 
     def indexing(self, table: Location, *, read: int, rows: int) -> None:
         """Report how many rows of a large table were read for the index of its keys."""
         event = OperationProgressed(
             update=self.update,
-            dataset=self._name(table),
+            dataset=table_name(table),
             operation="KEY_INDEX",
             status="STARTED" if read < rows else "COMPLETED",
             outcome={"rows_read": read, "rows": rows},
@@ -197,16 +202,23 @@ class MaintenanceScheduler:
                 _LOG.warning("tables were not maintained: %s", error)
 
     def _maintain_tables(self) -> None:
-        asked = find_requests(self.settings.storage)
+        asked = self._find_requests()
         for table, known in list(self._tables.items()):
             if self._is_ending():
                 return
-            if str(self._name(table)) in asked:
+            if str(table_name(table)) in asked:
                 self._serve(table, known)
             if self.continuous and (known.has_new_commits or time.monotonic() >= known.closed_look_s):
                 self._look(table, known, concurrently=known.concurrently)
             if self.continuous and time.monotonic() >= known.vacuum_look_s:
                 self._vacuum_if_due(table, known)
+
+    def _find_requests(self) -> frozenset[str]:
+        if time.monotonic() < self._next_look_s:
+            return frozenset()
+        if self.settings.storage.root.files.scheme != "file":
+            self._next_look_s = time.monotonic() + _STORE_LOOK_S
+        return find_requests(self.settings.storage)
 
     def _look(self, table: Location, known: _Table, *, concurrently: bool) -> None:
         """Compact one table and clean its log, if that is due."""
@@ -236,9 +248,9 @@ class MaintenanceScheduler:
             known.floor = len(snapshot.files) - foldable_files(snapshot, policy).number
             known.deleted = sum(one.deleted for one in snapshot.files)
             if cleans and policy.cleans_log:
-                self._clean_log(DatasetTable(self._name(table)), snapshot, policy)
+                self._clean_log(DatasetTable(table_name(table)), snapshot, policy)
             if cleans:
-                self._clean_secondary_logs(self._name(table))
+                self._clean_secondary_logs(table_name(table))
         except Exception as error:
             _LOG.warning("%s was not maintained: %s", table, error)
 
@@ -250,7 +262,7 @@ class MaintenanceScheduler:
         if time.monotonic() - known.cleaned_s < min(_LOG_S, known.log_retention_s / 4):
             return False
         known.cleaned_s = time.monotonic()
-        storage, name = self.settings.storage, self._name(table)
+        storage, name = self.settings.storage, table_name(table)
         held = versions(table)
         kept_s = min(DAY_S, known.log_retention_s)
         is_old = bool(held) and time.time() - committed_ms(table, held[0]) / 1000 > kept_s
@@ -274,7 +286,7 @@ class MaintenanceScheduler:
 
         A table with keys is compacted here only if `closed_partitions` is set, between two batches.
         """
-        target = DatasetTable(self._name(table))
+        target = DatasetTable(table_name(table))
         if _KEYS not in snapshot.properties:
             if concurrently:
                 self._compact(target, table, snapshot, policy)
@@ -300,7 +312,7 @@ class MaintenanceScheduler:
 
     def _compact_quarantine(self, table: Location, known: _Table) -> None:
         """Compact the quarantine table if it is due, between two batches: a batch can replace its rows."""
-        target = DatasetTable(self._name(table), "quarantine")
+        target = DatasetTable(table_name(table), "quarantine")
         path = target.path(self.settings.storage)
         try:
             files = _checksum(path, newest_version(path))[0]
@@ -317,7 +329,7 @@ class MaintenanceScheduler:
 
     def _serve(self, table: Location, known: _Table) -> None:
         """Compact a table at the request of `headrace maintain`, between two batches if necessary."""
-        storage, target = self.settings.storage, DatasetTable(self._name(table))
+        storage, target = self.settings.storage, DatasetTable(table_name(table))
         request = take_request(storage, target.dataset)
         if request is None:
             return
@@ -358,7 +370,7 @@ class MaintenanceScheduler:
     def _vacuum_if_due(self, table: Location, known: _Table) -> None:
         """Vacuum a table, its quarantine and its tombstones, if the last vacuum is long enough ago."""
         known.vacuum_look_s = time.monotonic() + _VACUUM_LOOK_S
-        storage, name = self.settings.storage, self._name(table)
+        storage, name = self.settings.storage, table_name(table)
         try:
             if not is_table(table):
                 # The first refresh of a view has not ended.
@@ -455,14 +467,11 @@ class MaintenanceScheduler:
         )
         self.emit(event)
 
-    def _name(self, table: Location) -> TableName:
-        return TableName(table.parent.name, table.name)
-
 
 def _error_of(error: Exception) -> dict[str, Any]:
     if isinstance(error, HeadraceError):
         return error.to_dict()
-    return {"summary": str(error).strip().partition("\n")[0], "conflict": conflict_kind(error)}
+    return {"summary": first_line(error), "conflict": conflict_kind(error)}
 
 
 def _is_older(table: Location, seconds: float) -> bool:

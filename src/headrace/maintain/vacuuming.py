@@ -11,7 +11,7 @@ from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, rec
 from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.maintenance import SAFE_RETENTION_S
-from headrace.model.texts import counted, duration_text, size_text
+from headrace.model.texts import duration_text, files_text
 from headrace.storage.layout import Storage
 
 MIN_RETENTION_DURING_RUNS_S = 3600.0
@@ -24,11 +24,14 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
     policy, name = condition.policy, target.dataset
     if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
         raise RetentionTooShortError(
-            f"a retention of {duration_text(policy.retention_s)} is below {duration_text(SAFE_RETENTION_S)}",
-            facts=("no file was deleted",),
+            f"{target.title}: a retention of {duration_text(policy.retention_s)} is below "
+            f"{duration_text(SAFE_RETENTION_S)}",
+            facts=("a reader or writer that runs could still need the files; no file was deleted",),
             remedies=remedies
             or (
-                f"allow it:   headrace maintain {name.short} --allow-short-retention",
+                "set a longer `retention` in the spec:   retention: 7d",
+                "or, if nothing else uses the table:   "
+                f"headrace maintain {name.short} --allow-short-retention",
                 "or set `allow_short_retention: true` beside `retention` in the spec",
             ),
             params={"dataset": str(name), "retention_s": policy.retention_s},
@@ -58,11 +61,6 @@ def vacuum_table(
     expired = [one for one in condition.vacuum.expired if one.path in allowed]
     delete_stored(condition.table, expired)
     return bool(expired)
-
-
-def files_text(number: int, size: int) -> str:
-    """A number of files with their bytes: ``3 files (1.2 MB)``."""
-    return f"{counted(number, 'file')} ({size_text(size)})"
 
 
 def _lags(target: DatasetTable, holder: Holder, lag_s: float, condition: TableCondition) -> ReaderLagsError:

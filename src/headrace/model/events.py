@@ -40,7 +40,7 @@ class _Skipped(Event, level="WARN", is_notable=True, state="skipped"):
     message = "Flow '{subject}' was skipped: {reason}."
     line = "skipped: {reason}"
 
-    reason: str  # names the table that was never written, and the flow that failed
+    reason: str  # names the table that was not written or opened, and the flow that failed
 
 
 class UpdateStarted(Event, log_type="create_update"):
@@ -374,7 +374,7 @@ class FlowFinished(FlowEvent):
 
 
 class FlowSkipped(_Skipped, FlowEvent):
-    """The flow was not started: a table that it reads was never written, because its own flow failed."""
+    """The flow was not started: a table that it reads was never written, or could not be opened."""
 
 
 class ViewRefreshing(ViewEvent, level="DEBUG", state="running"):
@@ -404,4 +404,4 @@ class ViewFailed(_Failed, ViewEvent): ...
 
 
 class ViewSkipped(_Skipped, ViewEvent):
-    """The view was not refreshed: a table that it reads was never written, because its flow failed."""
+    """The view was not refreshed: a table that it reads was never written, or could not be opened."""

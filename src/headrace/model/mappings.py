@@ -91,10 +91,23 @@ class TableMap:
             return MappedTable(pattern, parts=(*named, *parts[len(parts) - 3 + len(named) :]))
         if not rest:
             return MappedTable(pattern, target)
-        if not _URI.match(target) and (Path(target) / "tables").is_dir():
+        if _URI.match(target):
+            return MappedTable(pattern, "/".join((target.rstrip("/"), *rest)))
+        if (Path(target) / "tables").is_dir():
             # The storage of another pipeline has its tables by schema.
-            return MappedTable(pattern, "/".join((target.rstrip("/"), "tables", *parts[-2:])))
-        return MappedTable(pattern, "/".join((target.rstrip("/"), *rest)))
+            rest = ("tables", *parts[-2:])
+        path = target.rstrip("/")
+        for part in rest:
+            path = f"{path}/{_in_case_of_folder(Path(path), part)}"
+        return MappedTable(pattern, path)
+
+
+def _in_case_of_folder(folder: Path, name: str) -> str:
+    """A name as a subfolder has it, if only one has it in other letter case."""
+    if not folder.is_dir() or (folder / name).exists():
+        return name
+    found = [one.name for one in folder.iterdir() if one.name.casefold() == name.casefold()]
+    return found[0] if len(found) == 1 else name
 
 
 def is_name(target: str) -> bool:

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import headrace
 from headrace.errors import SourceLocation, did_you_mean
@@ -26,20 +26,33 @@ class Note:
     remedy: str | None = None
 
 
-_UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_WRONG_CALL = re.compile(r"(\w+)\(\) (got an unexpected keyword argument '(\w+)'|.+)")
 _IMPORTED = re.compile(r"cannot import name '(\w+)'")
 _POSITIONAL = "query_function"
 
 
+class WrongCall(NamedTuple):
+    function: str
+    argument: str | None  # the keyword that the function does not have
+    problem: str
+
+
+def wrong_call(error: BaseException) -> WrongCall | None:
+    """What Python says against the arguments of a call of one of our functions."""
+    found = _WRONG_CALL.match(str(error)) if isinstance(error, TypeError) else None
+    if found is None or found[1] not in headrace.__all__:
+        return None
+    problem = f": {found[2]}" if found[3] is None else f" has no argument `{found[3]}`"
+    return WrongCall(found[1], found[3], problem)
+
+
 def suggestions(error: BaseException) -> list[str]:
     """Remedies for a misspelt argument of ours, or a misspelt attribute, name or file."""
-    found = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
-    if found is not None and found[1] in headrace.__all__:
-        known = [
-            one for one in inspect.signature(getattr(headrace, found[1])).parameters if one != _POSITIONAL
-        ]
-        near = difflib.get_close_matches(found[2].lower(), known, n=1)
-        return [f"did you mean `{near[0]}`?" if near else f"{found[1]} takes {', '.join(known)}"]
+    if (call := wrong_call(error)) is not None and call.argument is not None:
+        function = getattr(headrace, call.function)
+        known = [one for one in inspect.signature(function).parameters if one != _POSITIONAL]
+        near = difflib.get_close_matches(call.argument.lower(), known, n=1)
+        return [f"did you mean `{near[0]}`?" if near else f"its arguments: {', '.join(known)}"]
     match error:
         case AttributeError(name=str(name), obj=owner):
             return list(did_you_mean(name, _attributes(owner)))

@@ -56,6 +56,8 @@ class ProjectSettings:
 
     name: str
     file: Path  # the spec file; relative paths in it are relative to its folder
+    # Where the spec sets its values, by their keys.
+    places: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False, compare=False)
     profile: str
     storage: Storage  # the storage of tables, checkpoints, ledger and events
     libraries: tuple[str, ...]  # globs of the pipeline's files, relative to the spec's folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 
@@ -17,6 +18,11 @@ def size_text(size: int) -> str:
 def counted(number: int, noun: str) -> str:
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def files_text(number: int, size: int) -> str:
+    """A number of files and their size: 3 files (3.2 MB)."""
+    return f"{counted(number, 'file')} ({size_text(size)})"
 
 
 DAY_S: Final = 86400.0
@@ -109,6 +115,11 @@ def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> list[
 
 def _length(text: str) -> int:
     return len(_STYLE.sub("", text))
+
+
+def find_option(options: Mapping[str, str], name: str) -> str | None:
+    """The value of an option; Spark ignores the case of its name."""
+    return next((value for key, value in options.items() if key.lower() == name.lower()), None)
 
 
 def option_text(value: object) -> str:

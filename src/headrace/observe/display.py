@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 from headrace.model.event_forms import Event, headline
 from headrace.model.events import BatchCommitted, FlowFinished
 from headrace.model.table_events import DatasetChecked, OperationProgressed
-from headrace.model.texts import counted, duration_text, size_text
+from headrace.model.texts import counted, duration_text, files_text
 from headrace.observe.board import Board, BoardRow
 
 if TYPE_CHECKING:
@@ -337,19 +337,15 @@ def _maintenance_line(name: str, event: OperationProgressed) -> str:
         return f"{name}  not {did or 'maintained'}: {text}"
     if (done := event.outcome.get("compacted")) is not None:
         files, size, took = done["files"], done["size_bytes"], duration_text(done["duration_s"])
-        before = _files_text(files["removed"], size["removed"])
-        after = _files_text(files["added"], size["added"])
+        before = files_text(files["removed"], size["removed"])
+        after = files_text(files["added"], size["added"])
         return f"{name}  compacted: {before} -> {after}  took {took}"
     if (vacuum := event.outcome.get("vacuumed")) is not None:
-        line = f"{name}  vacuumed: {_files_text(vacuum['files'], vacuum['size_bytes'])} deleted"
+        line = f"{name}  vacuumed: {files_text(vacuum['files'], vacuum['size_bytes'])} deleted"
         if vacuum.get("held_files"):
             holders = ", ".join(f"{one['kind']} {one['name']}" for one in vacuum["held_by"])
-            line += f"; {_files_text(vacuum['held_files'], vacuum['held_bytes'])} kept for {holders}"
+            line += f"; {files_text(vacuum['held_files'], vacuum['held_bytes'])} kept for {holders}"
         return f"{line}  took {duration_text(event.duration_s or 0.0)}"
     if (log := event.outcome.get("log_cleanup")) is not None:
         return f"{name}  log cleaned: {counted(log['commits'], 'commit')} before version {log['first']}"
     return ""
-
-
-def _files_text(number: int, size: int) -> str:
-    return f"{counted(number, 'file')} ({size_text(size)})"

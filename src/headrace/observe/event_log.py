@@ -6,11 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.errors import HeadraceError, LogUnreadableError
+from headrace.errors import HeadraceError, LogUnreadableError, first_line
 from headrace.model.counts import RowChanges
 from headrace.model.event_columns import Row
 from headrace.model.event_forms import Event
@@ -36,6 +36,48 @@ _RETRIES_S, _RETRY_S = 3.0, 0.2
 _MOST_WAITING = 10_000
 """The events that wait in memory while the storage cannot be written. The counts of batches beyond them come
 from the commits."""
+
+
+@dataclass
+class DamagedTables:
+    """The tables whose log is damaged. The rows of their batches wait: a comparison of a table with the event
+    log begins at the newest batch that the event log has of it."""
+
+    since: dict[TableName, datetime | None] = field(default_factory=dict)  # the time to compare from
+    rows: list[Row] = field(default_factory=list)
+    _next_look: float = 0.0
+
+    def due(self, *, is_closing: bool) -> Mapping[TableName, datetime | None]:
+        """The tables to compare now."""
+        return self.since if is_closing or time.monotonic() >= self._next_look else {}
+
+    def note(
+        self, checked: Mapping[TableName, datetime | None], damaged: Mapping[TableName, LogUnreadableError]
+    ) -> None:
+        """Note which of the tables that were compared are damaged."""
+        for name in damaged.keys() - self.since.keys():
+            _logger.warning(
+                "the event log waits with the batches of %s: %s", name.short, damaged[name].summary
+            )
+        left = {name: at for name, at in self.since.items() if name not in checked}
+        self.since = {**left, **{name: checked[name] for name in damaged}}
+        if damaged:
+            self._next_look = time.monotonic() + _MOST_APPEND_S
+
+    def take_rows(self) -> list[Row]:
+        taken, self.rows = self.rows, []
+        return taken
+
+    def hold_back(self, rows: Sequence[Row]) -> list[Row]:
+        """Let the rows of batches of these tables wait, and return the others. Rows beyond the most come from
+        the commits."""
+        names = {str(name) for name in self.since}
+        others: list[Row] = []
+        for row in rows:
+            waits = row["level"] == "METRICS" and row["origin"]["dataset_name"] in names
+            (self.rows if waits else others).append(row)
+        del self.rows[_MOST_WAITING:]
+        return others
 
 
 class EventLog:
@@ -66,11 +108,7 @@ class EventLog:
         tables = () if plan is None else tuple(plan.schemas)
         # The tables whose commits are compared with the log, and the time from which.
         self._unchecked: dict[TableName, datetime | None] = dict.fromkeys(tables)
-        # The tables among them whose log is damaged, until when they are left alone, and their rows: the
-        # next comparison begins at the newest batch that the event log has of a table.
-        self._damaged: dict[TableName, datetime | None] = {}
-        self._damaged_until = 0.0
-        self._held: list[Row] = []
+        self._damaged = DamagedTables()
         self._pauses: dict[str, tuple[TableName, float]] = {}
         self._is_closing = False
         self._closing_until = 0.0
@@ -97,7 +135,7 @@ class EventLog:
             self._closing_until = time.monotonic() + _RETRIES_S
             self._condition.notify()
         self._thread.join(_CLOSE_S)
-        if self._thread.is_alive() or self._waiting or self._rows or self._held:
+        if self._thread.is_alive() or self._waiting or self._rows or self._damaged.rows:
             _logger.warning(
                 "the last events of this update are not in the event log; the next run adds the counts of "
                 "its batches"
@@ -138,7 +176,7 @@ class EventLog:
         if error is not None:
             self._table.close()
             if not self._is_failing:
-                text = str(error).partition("\n")[0]
+                text = first_line(error)
                 if isinstance(error, HeadraceError):
                     text = ", ".join((error.summary, *error.facts))
                 _logger.warning("the event log cannot be written: %s: %s", self._table.path, text)
@@ -156,7 +194,7 @@ class EventLog:
             measured = taken if self._measure is None else self._measure(taken)
             self._rows = self._build(measured, lost)
         self._check_commits()
-        self._hold_back()
+        self._rows = self._damaged.hold_back(self._rows)
         if not self._rows:
             return False
         self._rows = [self._redactor.data(row) for row in self._rows]
@@ -168,9 +206,9 @@ class EventLog:
         """Add the rows of batches that the tables have and the log lacks."""
         with self._condition:
             unchecked, self._unchecked = self._unchecked, {}
-            looks_again = self._is_closing or time.monotonic() >= self._damaged_until
-        unchecked = {name: at for name, at in unchecked.items() if name not in self._damaged}
-        chosen = {**unchecked, **self._damaged} if looks_again else unchecked
+            is_closing = self._is_closing
+        unchecked = {name: at for name, at in unchecked.items() if name not in self._damaged.since}
+        chosen = {**unchecked, **self._damaged.due(is_closing=is_closing)}
         if not chosen:
             return
         try:
@@ -179,35 +217,13 @@ class EventLog:
             with self._condition:
                 self._unchecked = {**self._unchecked, **unchecked}
             raise
-        self._note_damage(chosen, damaged)
-        known = self._completed | {row["id"] for row in (*self._rows, *self._held)}
+        self._damaged.note(chosen, damaged)
+        self._rows = [*self._damaged.take_rows(), *self._rows]
+        known = self._completed | {row["id"] for row in self._rows}
         found = [row for row in missing if row["id"] not in known]
         # The events of these batches may still be on their way.
         self._completed |= {row["id"] for row in found}
-        self._rows = [*found, *self._held, *self._rows]
-        self._held = []
-
-    def _note_damage(
-        self, checked: Mapping[TableName, datetime | None], damaged: Mapping[TableName, LogUnreadableError]
-    ) -> None:
-        for name in damaged.keys() - self._damaged.keys():
-            _logger.warning(
-                "the event log waits with the batches of %s: %s", name.short, damaged[name].summary
-            )
-        left = {name: at for name, at in self._damaged.items() if name not in checked}
-        self._damaged = {**left, **{name: checked[name] for name in damaged}}
-        if damaged:
-            self._damaged_until = time.monotonic() + _MOST_APPEND_S
-
-    def _hold_back(self) -> None:
-        """Let the rows of batches of damaged tables wait. Rows beyond the most come from the commits."""
-        damaged = {str(name) for name in self._damaged}
-        if not damaged:
-            return
-        waits = [row["level"] == "METRICS" and row["origin"]["dataset_name"] in damaged for row in self._rows]
-        held = [row for row, one in zip(self._rows, waits, strict=True) if one]
-        self._held = [*self._held, *held][:_MOST_WAITING]
-        self._rows = [row for row, one in zip(self._rows, waits, strict=True) if not one]
+        self._rows = [*found, *self._rows]
 
     def _build(self, events: Iterable[Event], lost: int) -> list[Row]:
         """The rows of events, of flows that have become idle, and of the number of lost events."""

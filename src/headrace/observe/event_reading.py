@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from headrace.errors import TableUnreadableError
+from headrace.errors import TableUnreadableError, first_line
 from headrace.model.event_columns import Row
 from headrace.model.names import TableName
 from headrace.observe.event_table import EventTable, sql_text, sql_time
@@ -94,7 +94,7 @@ def query_events(storage: Storage, query: str) -> list[Row]:
     except Exception as error:  # DataFusion's own errors have no class.
         raise find_damage(storage.events) or TableUnreadableError(
             "the event log cannot be read",
-            facts=(f"its table: {storage.events}", str(error).partition("\n")[0]),
+            facts=(f"its table: {storage.events}", first_line(error)),
             remedies=("check the machine:   headrace doctor",),
             params={"path": str(storage.events)},
         ) from error

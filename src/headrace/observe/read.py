@@ -6,19 +6,18 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from headrace.errors import (
+    RUN_FIRST,
     HeadraceError,
     PackageMissingError,
     ReadColumnUnknownError,
     ReadConditionInvalidError,
-    ReadVersionGoneError,
-    ReadVersionUnknownError,
     TableUnknownError,
     TableUnreadableError,
     did_you_mean,
@@ -26,12 +25,14 @@ from headrace.errors import (
 from headrace.model.names import TableName
 from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
+from headrace.observe.versions import check_files, find_version
 from headrace.storage.arrow_rows import read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import data_file_faults, find_damage
-from headrace.storage.table_log import last_checkpoint, load_commit, readable_versions
+from headrace.storage.table_log import action_lines, commit_file, last_checkpoint
+from headrace.storage.table_snapshot import load_snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,10 +130,13 @@ def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUn
     tables = () if storage is None else storage.find_tables()
     known = sorted(one.within(default_schema) for one in tables)
     where = "here" if storage is None else f"in {storage.root}"
+    remedy = "list the tables:   headrace status" if storage is None else RUN_FIRST
+    if known:
+        remedy = f"name one of them, or the pipeline that has `{text}`:   --project PATH"
     return TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
-        remedies=did_you_mean(text, [*known, *map(str, tables)], "list the tables:   headrace status"),
+        remedies=did_you_mean(text, [*known, *map(str, tables)], remedy),
         params={"dataset": text, "known": known},
     )
 
@@ -185,7 +189,7 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
         table = open_delta(path, version)
         if table.version() > last_checkpoint(path):
             # `deltalake` takes an empty commit for one that changes nothing.
-            load_commit(path, table.version())
+            next(action_lines(commit_file(path, table.version())))
         return table, json.loads(table.schema().to_json())
     except (DeltaError, OSError, ValueError) as error:
         raise find_damage(path) or _unreadable(path.name, str(path), error) from error
@@ -198,7 +202,7 @@ def explain_failure(error: Exception, table: DeltaTable, name: str, where: str |
     damaged = not cast and ("Parquet error" in str(error) or "Object Store error" in str(error))
     if where is None or damaged or not _is_readable(table):
         return _unreadable(name, table.table_uri.removeprefix("file://").rstrip("/"), error)
-    return _invalid(where, json.loads(table.schema().to_json()), name, error)
+    return _invalid(where, json.loads(table.schema().to_json()), name, str(error))
 
 
 def execute_query(table: DeltaTable, query: str) -> pa.Table:
@@ -305,7 +309,7 @@ def _created(path: Location, text: str) -> Location:
     raise TableUnknownError(
         f"the table `{text}` is not created yet: its log has no commit",
         facts=(f"its folder: {path}",),
-        remedies=("write the table first:   headrace run",),
+        remedies=(RUN_FIRST,),
         params={"dataset": text, "known": []},
     )
 
@@ -357,29 +361,40 @@ def unknown_column(column: str, known: list[str], table: str, where: str | None 
 
 def _quoted_value(where: str, name: str) -> str | None:
     """The condition with quotes around a bare word that is compared to something."""
-    bare = re.compile(rf"((?:[=<>]|\blike|\bin\s*\(|,)\s*)({re.escape(name)})\b", re.IGNORECASE)
-    quoted = bare.sub(r"\1'\2'", where)
+    quoted = re.sub(rf"(?i)((?:[=<>]|\blike|\bin\s*\(|,)\s*)({re.escape(name)})\b", r"\1'\2'", where)
     return None if quoted == where else quoted
 
 
+_NOISE = re.compile(r'SQL error: \w+Error\("(?=.* at Line)| at Line: \d+, Column: \d+("\))?')
 _SYNTAX = re.compile(r'ParserError\("Expected: (.*), found: (.*?)(?: at Line: \d+, Column: \d+)?"\)')
 
 
-def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception) -> HeadraceError:
-    text = str(error)
+def _invalid(where: str, schema: Mapping[str, Any], table: str, text: str) -> HeadraceError:
     if found := _UNKNOWN_FIELD.search(text):
         return unknown_column(found[1].removeprefix("t."), list(_paths(schema)), f"the table {table}", where)
-    lines = [line for line in text.splitlines() if line.strip() and line != "caused by"]
+    lines = [_NOISE.sub("", line) for line in text.splitlines() if line.strip() and line != "caused by"]
     if found := _SYNTAX.search(text):
         # The condition is in parentheses there, in a text that the user has not written.
         is_end = found[2] == "EOF" or (found[2] == ")" and ")" not in where)
-        lines = [f"expected {found[1]}, found {'the end of the condition' if is_end else found[2]}"]
+        lines = [f"expected {found[1]}" + (f" after `{where.rstrip()}`" if is_end else f", found {found[2]}")]
+    example = f"{next(iter(_paths(schema)), 'COLUMN')} IS NOT NULL"
     return ReadConditionInvalidError(
         f"the condition `{where}` cannot be evaluated",
         facts=tuple(lines[:3]),
-        remedies=("see the examples of conditions:   headrace read --help",),
+        remedies=(f'write a whole condition, such as:   headrace read {table} --where "{example}"',),
         params={"where": where},
     )
+
+
+def _cut_file(table: Location, text: str) -> tuple[str, ...]:
+    """The fact of a data file that a reader's error names and that has another size than the log states."""
+    with suppress(OSError, ValueError, HeadraceError):
+        for one in load_snapshot(table).files:
+            file = table / one.path
+            if one.path in text and (state := file.look()) is not None and state.size != one.size:
+                sizes = f"it has {state.size:,} bytes, the log states {one.size:,}"
+                return (f"its file {file} is damaged: {sizes}",)
+    return ()
 
 
 def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
@@ -395,104 +410,7 @@ def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
         remedies = (f"Spark reads it:   headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'",)
     return TableUnreadableError(
         f"the table {table} cannot be read",
-        facts=data_file_faults(str(error)),
+        facts=_cut_file(locate(path), str(error)) or data_file_faults(str(error)),
         remedies=remedies,
         params={"dataset": table},
     )
-
-
-_WALKED = 100  # the versions that are looked at to find one whose files are still there
-
-
-def find_version(
-    table: Location, *, version: int | None = None, timestamp: datetime | None = None
-) -> int | None:
-    """The chosen version; ``None`` for the newest."""
-    if version is None and timestamp is None:
-        return None
-    known = readable_versions(table)
-    if version is not None:
-        if version not in known:
-            raise _no_version(table, known, f"has no version {version}", {"version": version})
-        return version
-    assert timestamp is not None
-    return _newest_at(table, known, timestamp)
-
-
-def check_files(table: Location, version: int) -> None:
-    """Check that the data files of a version still exist: a vacuum removes files, but no versions."""
-    missing = _missing_file(table, version)
-    if missing is None:
-        return
-    known = readable_versions(table)
-    whole = [known[-1]] if known and _missing_file(table, known[-1]) is None else []
-    if whole:
-        for older in list(reversed(known))[1:_WALKED]:
-            if older <= version or _missing_file(table, older) is not None:
-                break
-            whole.append(older)
-    raise ReadVersionGoneError(
-        f"version {version} of the table {table.name} cannot be read: a vacuum has removed data files",
-        facts=(f"missing: {missing}", *([f"can be read: {_span(whole[-1], whole[0])}"] if whole else ())),
-        remedies=(f"read the newest version:   headrace read {table.name}",)
-        if whole
-        else ("headrace verify",),
-        params={"dataset": table.name, "version": version, "whole": [whole[-1], whole[0]] if whole else None},
-    )
-
-
-def _newest_at(table: Location, known: Sequence[int], moment: datetime) -> int:
-    asked = {"timestamp": moment.isoformat()}
-    if moment > datetime.now(UTC):
-        raise _no_version(table, known, f"has no version at {_shown(moment)}, which is in the future", asked)
-    low, high = 0, len(known)
-    # Commits follow each other in time; a writer whose clock is behind moves the answer by as much.
-    while low < high:
-        middle = (low + high) // 2
-        committed = _committed(table, known[middle])
-        if committed is None or committed <= moment:
-            low = middle + 1
-        else:
-            high = middle
-    if low == 0:
-        first = _committed(table, known[0]) if known else None
-        when = "" if first is None else f"; the first was committed at {_shown(first)}"
-        raise _no_version(table, known, f"has no version as old as {_shown(moment)}", asked, when)
-    return known[low - 1]
-
-
-def _committed(table: Location, version: int) -> datetime | None:
-    """When a version was committed; ``None`` if only a checkpoint of Delta still has it."""
-    try:
-        return load_commit(table, version).at
-    except FileNotFoundError:
-        return None
-
-
-def _missing_file(table: Location, version: int) -> str | None:
-    """The first file of a version that does not exist; ``None`` if all exist."""
-    for uri in open_delta(table, version).file_uris():
-        file = locate(uri)
-        if not file.exists() and not locate(unquote(file.path)).exists():
-            return file.name
-    return None
-
-
-def _no_version(
-    table: Location, known: Sequence[int], what: str, params: Mapping[str, object], first: str = ""
-) -> ReadVersionUnknownError:
-    held = f"its log has {_span(known[0], known[-1])}{first}" if known else "its log has no version"
-    return ReadVersionUnknownError(
-        f"the table {table.name} {what}",
-        facts=(held,),
-        remedies=(f"read the newest version:   headrace read {table.name}",),
-        params={"dataset": table.name, **params, "versions": [known[0], known[-1]] if known else None},
-    )
-
-
-def _span(first: int, last: int) -> str:
-    return f"version {first}" if first == last else f"versions {first} to {last}"
-
-
-def _shown(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

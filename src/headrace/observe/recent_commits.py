@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from headrace.errors import first_line
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import LoggedCommit, newest_commits
@@ -70,7 +71,7 @@ def load_tail(path: Location) -> RecentCommits:
             commits=tuple(commit for commit in commits if commit.version <= table.version()),
         )
     except Exception as error:  # DataFusion's own errors come through arro3 without a class.
-        raise find_damage(path) or ValueError(str(error).splitlines()[0]) from error
+        raise find_damage(path) or ValueError(first_line(error)) from error
 
 
 def _is_batch(commit: LoggedCommit, checkpoint: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from headrace.errors import SecondDriverError
+from headrace.errors import SecondDriverError, first_line
 from headrace.model.event_columns import Row
 from headrace.model.names import TableName
 from headrace.observe.event_table import EventTable, sql_time
@@ -153,7 +153,7 @@ def load_failures(storage: Storage) -> dict[str, LastFailure]:
             rows += table.query(_COMMITTED.format(since=sql_time(min(one.at for one in failing))))
             outcomes = _last_outcomes(rows)
     except Exception as error:  # deltalake has many classes of errors, and DataFusion's have none.
-        _logger.warning("the event log cannot be read: %s", str(error).partition("\n")[0])
+        _logger.warning("the event log cannot be read: %s", first_line(error))
         return {}
     latest = max(outcomes.values(), key=lambda one: one.sequence).update if outcomes else None
     return {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.contracts.expectations import with_checks
-from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
+from headrace.errors import HeadraceError, PlanFailedError, RowsMissingError, SourceLocation
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
@@ -38,7 +38,8 @@ from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_pl
 from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of
 from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
-from headrace.plan.resolver import FindTable, Resolved, Resolver
+from headrace.plan.resolved import Resolved
+from headrace.plan.resolver import FindTable, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_checks import find_wrong_settings, with_state_checks
 from headrace.plan.stages import (
@@ -150,7 +151,7 @@ def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, Table
         located = [(one.location, one) for one in errors if one.location is not None]
         located.sort(key=lambda pair: (pair[0].path, pair[0].line))
         error = PlanFailedError([*(one for _, one in located), *(one for one in errors if not one.location)])
-    if not downstream:
+    if not downstream or isinstance(error, RowsMissingError):
         return error
     listed = ", ".join(f"{name.short} (reads {read.short})" for name, read in sorted(downstream.items()))
     names = {"not_checked": sorted(map(str, downstream))}
@@ -217,6 +218,7 @@ def _assemble(resolver: Resolver) -> Plan:
 
 
 def _with_readers(flows: Sequence[PlannedFlow]) -> list[PlannedFlow]:
+    """The flows, each with the tables whose flows read its target."""
     reads = [(source.table, one.flow.target) for one in flows for source in one.sources]
 
     def readers(table: TableName) -> tuple[TableName, ...]:
@@ -273,6 +275,7 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
         and resolved.plan.deterministic,
         reads_all=resolved.plan.reads_all,
         max_rejected=target.max_rejected or resolver.settings.max_rejected,
+        limit_place=None if target.max_rejected else resolver.settings.places.get("max_rejected"),
         checked_views=_checked(resolved.views, resolver.declarations),
         checks=target.checks,
         # A test gets the rows of a sink, which would go to another system.

@@ -250,10 +250,11 @@ def unstorable(schema: Schema, *, maps_names: bool = False) -> Unstorable | None
             plain = re.sub(r"\W+", "_", name).strip("_") or "name"
             return Unstorable(
                 name,
-                "its name has a character that Delta does not allow (one of ` ,;{}()=` or a line break)",
+                f"its name has {_shown(name)}, which Delta allows only with column mapping",
                 (
                     f'rename it: .withColumnRenamed("{name}", "{plain}"), or in SQL: `{name}` AS {plain}',
-                    "or set the table property delta.columnMapping.mode to name",
+                    "or keep the name with column mapping, which Polars and delta-rs cannot read:   "
+                    'table_properties={"delta.columnMapping.mode": "name"}',
                 ),
             )
         if reason := _unstorable_type(field["type"]):
@@ -261,6 +262,12 @@ def unstorable(schema: Schema, *, maps_names: bool = False) -> Unstorable | None
             inner = "cast that part of it, or leave it out"
             return Unstorable(name, reason, (cast if isinstance(field["type"], str) else inner,))
     return None
+
+
+def _shown(name: str) -> str:
+    """The first character of a name that Delta does not allow, as messages name it."""
+    found = next(one for one in name if one in _CHARACTERS)
+    return {" ": "a space", "\n": "a line break", "\t": "a tab"}.get(found, f"the character `{found}`")
 
 
 def _unstorable_type(data_type: Any) -> str | None:

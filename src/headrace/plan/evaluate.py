@@ -42,7 +42,7 @@ from headrace.storage.mapped_files import mapping_files
 from headrace.storage.mapped_paths import find_unmapped
 from headrace.storage.table_log import is_table
 from headrace.syntax.bindings import required_parameters
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.call_arguments import argument_location, return_location
 from headrace.syntax.locations import innermost, located_at, pinpoint
 from headrace.syntax.sql import SqlText
 
@@ -123,7 +123,7 @@ def sending(session: SparkSession, plan: Plan) -> Iterator[None]:
         tables=open_table,
         declared=lambda name, parts: find_dataset(known, name, parts) is not None,
     )
-    with _in_code(interception):
+    with _intercepting(interception):
         yield
 
 
@@ -136,8 +136,8 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
         given = "nothing" if frame is None else f"a {type(frame).__name__}"
         raise QueryInvalidError(
             f"the query of `{name}` returns {given}, not a DataFrame",
-            location=location,
-            remedies=["return a DataFrame: the rows of the table" if frame is not None else "add `return`"],
+            location=return_location(location),
+            remedies=['return the rows as a DataFrame, such as:   return spark.read.table("NAME")'],
             params={"name": name, "returned": type(frame).__name__},
         )
     return frame if interception.session is None else bound(frame, interception.session)
@@ -148,7 +148,7 @@ def run_code(
 ) -> Any:
     try:
         install()
-        with _in_code(interception), running(name), located_at(None):
+        with _intercepting(interception), running(name), located_at(None):
             return function()
     except Unresolved:
         raise
@@ -162,8 +162,8 @@ def run_code(
 
 
 @contextmanager
-def _in_code(interception: Interception) -> Iterator[None]:
-    """Treat the reads and the paths of the user's code, which runs in the block."""
+def _intercepting(interception: Interception) -> Iterator[None]:
+    """Intercept the reads of the user's code that runs in the block, and map its paths."""
     with in_force(interception), mapping_files(interception.settings.paths):
         yield
 
@@ -187,12 +187,15 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
             assert_never(query)
 
 
+_UNKNOWN_FUNCTION = re.compile(r"routine (?:`[^`]*`\.)*`([^`]+)`")
+
+
 def _remedies(condition: str, text: str) -> list[str]:
     """What helps with a misspelt function, and with errors that pipelines from Databricks often have."""
     if condition == "UNRESOLVED_ROUTINE":
         from pyspark.sql import functions
 
-        unknown = re.search(r"routine (?:`[^`]*`\.)*`([^`]+)`", text)
+        unknown = _UNKNOWN_FUNCTION.search(text)
         return [] if unknown is None else list(did_you_mean(unknown[1], functions.__all__))
     if condition == "REQUIRES_SINGLE_PART_NAMESPACE":
         return ["write the expression of the function: functions of a catalog do not exist here"]
@@ -226,6 +229,8 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
         condition = str(error.getCondition())
         of_ansi, settings = explain_condition(condition, text, location)
         remedies = [*remedies, *_remedies(condition, text), *settings]
+        if condition == "UNRESOLVED_ROUTINE" and (unknown := _UNKNOWN_FUNCTION.search(text)) is not None:
+            text = f"the function `{unknown[1]}` does not exist"
         if isinstance(sql := getattr(error, SQL_TEXT_ATTRIBUTE, None), SqlText):
             place = _place_in_sql(error, sql, root) or place
             line, column = _position_in_sql(error)

@@ -16,6 +16,7 @@ from headrace.plan.evaluate import missing_column, shortened
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, Node, read_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
+from headrace.syntax.call_arguments import argument_location
 
 _PASSES = f"{OWN_COLUMNS}passes"
 
@@ -88,9 +89,8 @@ def _check(
                 summary=f"the expectation `{expectation.name}` of `{dataset.name.short}` uses the column "
                 f"`{missing.params['column']}`, which the query does not return"
             )
-        return _invalid(
-            expectation, dataset, f"cannot be resolved: {shortened(str(error))}", "correct the condition"
-        )
+        remedy = "write a whole SQL condition, such as `id > 0`"
+        return _invalid(expectation, dataset, f"cannot be resolved: {shortened(str(error))}", remedy)
     problem = _problem(read_plan(session, checked), checked, frame)
     return None if problem is None else _invalid(expectation, dataset, *problem)
 
@@ -168,7 +168,7 @@ def _invalid(
 ) -> ExpectationInvalidError:
     return ExpectationInvalidError(
         f"the expectation `{expectation.name}` of `{dataset.name.short}` {problem}",
-        location=expectation.location,
+        location=argument_location(expectation.location, "", expectation.text),
         facts=[f"condition: {expectation.text}"],
         remedies=[remedy],
         params={"dataset": str(dataset.name), "expectation": expectation.name},

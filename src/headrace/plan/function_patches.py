@@ -48,7 +48,7 @@ def call_with_texts(
 
 
 def _read_expression(interception: Interception, text: Any) -> Any:
-    """The text of an expression, whose subqueries read tables as other reads of the query do."""
+    """Returns the text of an expression. Its subqueries are edited: they read tables as the query does."""
     if not isinstance(text, str) or not _SELECT.search(text) or isinstance(interception.mode, Loading):
         return text
     select = "SELECT "

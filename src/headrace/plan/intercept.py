@@ -32,10 +32,14 @@ from headrace.syntax.locations import caller
 _EFFECTS = {"writeStream": "start a stream"}
 _DECLARATIONS = {
     "writeStream": (
-        "return the stream from a function:   @hr.table def NAME(): return STREAM",
-        "to send it to another system, declare a sink: hr.create_sink(..), @hr.foreach_batch_sink",
+        "write a function that returns the stream:   @hr.table",
+        "and in the next line:   def NAME(): return STREAM",
+        "or, to send it to another system, declare a sink: hr.create_sink(..), @hr.foreach_batch_sink",
     ),
-    "write": ("return the rows from a function:   @hr.materialized_view def NAME(): return ROWS",),
+    "write": (
+        "write a function that returns the rows:   @hr.materialized_view",
+        "and in the next line:   def NAME(): return ROWS",
+    ),
 }
 """What is declared in place of a write."""
 
@@ -189,17 +193,20 @@ class Interception:
             self.note(f"`{path}` is {_shown(found.path, self.root)} (paths: {found.rule})")
         return mapped_path(path, self.settings, caller(self.root))
 
-    def refuse_action(
-        self, what: str, *, remedy: str = "remove the call, or compute the value at module level"
-    ) -> None:
-        """Refuse an action in a query."""
+    def refuse_action(self, what: str, *, remedy: str | None = None, does: str = "compute") -> None:
+        """Refuse an action in a query. `remedy`: by default, how to compute a value elsewhere."""
         if self.acts:
             return
+        elsewhere = (
+            'return the value as a column:   spark.read.table("TABLE").agg(F.count("*"))',
+            "or compute it above the function, as the file is loaded:   "
+            'value = spark.read.table("TABLE").count()',
+        )
         raise ActionInQueryError(
-            f"a query calls {what}, which would compute or write at once",
+            f"a query calls {what}, which would {does} at once",
             location=caller(self.root),
-            facts=["a query only describes its table; Headrace runs it, once for each batch"],
-            remedies=[remedy],
+            facts=["a query only describes its table; Headrace runs it"],
+            remedies=elsewhere if remedy is None else (remedy,),
             params={"action": what},
         )
 
@@ -207,7 +214,7 @@ class Interception:
         """Refuse a write or the start of a stream: a pipeline's files run for each command, also `plan`."""
         if not isinstance(self.mode, Loading):
             remedy = "remove the call; to write elsewhere, declare a sink: @hr.foreach_batch_sink"
-            self.refuse_action(what, remedy=remedy)
+            self.refuse_action(what, remedy=remedy, does="write")
             return
         if self.mode.may_write:
             return
@@ -217,7 +224,7 @@ class Interception:
             facts=["nothing was written: Headrace runs the files for each command, also for plan"],
             remedies=[
                 *_DECLARATIONS.get(what, _DECLARATIONS["write"]),
-                "or keep the program out of `libraries`, and run it by itself",
+                "or move the file to a folder that `libraries` does not have, and run it by itself",
             ],
             params={"action": what},
         )

@@ -144,11 +144,16 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
                 text = text.partition(advice)[0]
             problem = f"Delta refuses the table property {key} = {value}"
             remedy = "correct the name or the value, or remove the property"
+            facts = [" ".join(text.split())[:300]]
             if "UNKNOWN_CONFIGURATION" in text:
-                (remedy,) = did_you_mean(key, _DELTA_PROPERTIES, remedy)
+                problem, facts = f"Delta has no table property `{key}`", []
+                (remedy,) = did_you_mean(key, _DELTA_PROPERTIES, "remove the property, or correct its name")
             elif "INVALID_INTERVAL" in text:
-                remedy = f"write a time such as:   {key} = interval 30 days"
-            raise _invalid(dataset, key, problem, remedy, " ".join(text.split())[:300]) from error
+                problem, facts = f"the table property {key} = {value} is not a time", []
+                is_sql = dataset.location.path.endswith(".sql")
+                remedy = f"'{key}' = 'interval 30 days'" if is_sql else f'"{key}": "interval 30 days"'
+                remedy = f"write a time such as:   {remedy}"
+            raise _invalid(dataset, key, problem, remedy, *facts) from error
 
 
 def _invalid(

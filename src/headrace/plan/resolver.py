@@ -33,6 +33,7 @@ from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.modes import Planning, SourceHook, TableAccess
 from headrace.plan.names import find_dataset, table_not_found
 from headrace.plan.properties import coordinates_of
+from headrace.plan.resolved import Resolved
 from headrace.plan.shared_reads import share_reads
 from headrace.plan.snapshots import SnapshotReader, marker_stream, without_versions
 from headrace.plan.sorting import without_final_sort
@@ -44,27 +45,10 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.delta.starting import reads_feed, skips_changes
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
-from headrace.state.identity import QueryRecord
 from headrace.storage.locate import locate_supported
 from headrace.storage.table_log import is_table
 
 FindTable = Callable[[TableAccess], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resolved:
-    plan: LogicalPlan
-    frame: DataFrame = field(repr=False)
-    reads: tuple[TableRead, ...] = ()  # the tables that it reads, also through temporary views
-    views: tuple[TableName, ...] = ()
-    reads_target: bool = False  # whether it reads the table that it feeds
-    # The columns that keep each record's coordinates.
-    coordinates: CoordinateColumns = field(default_factory=CoordinateColumns)
-    # The batch query of a flow that is applied once; ``plan`` is then the stream of its marker.
-    batch: LogicalPlan | None = None
-    # The query that such a flow was applied with, if its source can no longer be read.
-    applied: QueryRecord | None = None
-    gone: HeadraceError | None = None
 
 
 @dataclass(kw_only=True)
@@ -206,7 +190,8 @@ class Resolver:
         plan = resolved.plan
         if table.can_be_view and not plan.streaming:
             raise _ReadsNoStreamError
-        validate.check_query_kind(plan, table, flow.location, is_sql=isinstance(query, SqlQuery))
+        reads, is_sql = () if resolved.views else resolved.reads, isinstance(query, SqlQuery)
+        validate.check_query_kind(plan, table, flow.location, reads, is_sql=is_sql)
         resolved = self._unsorted(resolved, flow)
         plan = resolved.plan
         sources = planned_sources(plan, self.stand_ins.name_of, self.settings, flow.location)
@@ -218,7 +203,7 @@ class Resolver:
         if isinstance(flow, AutoCdcFlow):
             schema = table_schema(plan.schema)
             declared = declared and with_sequence(declared, schema)
-        validate.check_columns(schema, table, flow.location)
+        validate.check_columns(schema, table, flow.location, self.settings.root)
         if declared is not None:
             validate.check_declared(declared, schema, table, flow.location)
         self._check_expectations(table, resolved.frame)
@@ -262,9 +247,9 @@ class Resolver:
         declared = self._declared_schema(view)
         flow = next(one for one in self.declarations.flows if one.target == view.name)
         resolved = self._query(view, flow.query, flow.spark_conf)
-        is_sql = isinstance(flow.query, SqlQuery)
-        validate.check_query_kind(resolved.plan, view, view.location, is_sql=is_sql)
-        validate.check_columns(resolved.plan.schema, view, view.location)
+        reads, is_sql = () if resolved.views else resolved.reads, isinstance(flow.query, SqlQuery)
+        validate.check_query_kind(resolved.plan, view, view.location, reads, is_sql=is_sql)
+        validate.check_columns(resolved.plan.schema, view, view.location, self.settings.root)
         if declared is not None:
             validate.check_declared(declared, resolved.plan.schema, view, view.location)
             with suspended():
@@ -396,7 +381,8 @@ class Resolver:
         if isinstance(dataset, TemporaryView):
             return self._read_view(access, dataset, visit)
         if isinstance(dataset, StreamingTable) and dataset.sink is not None:
-            raise validate.sink_read(dataset, access.location)
+            flows = [one for one in self.declarations.streaming_flows if one.target == dataset.name]
+            raise validate.sink_read(dataset, flows, access.location)
         is_stream = access.streaming and not access.changes
         if is_stream and isinstance(dataset, MaterializedView):
             self._note(validate.stream_over_view(access))
@@ -442,7 +428,7 @@ class Resolver:
             remedies=[
                 "declare its schema and read it with spark.read, to look up rows of the table itself"
                 if itself
-                else "change one of them to read the other's sources"
+                else f"let {' or '.join(f'`{one}`' for one in labels)} read a table outside of the cycle"
             ],
             params={"cycle": names},
         )

@@ -16,7 +16,14 @@ from headrace.contracts.changes import snapshot_columns, with_known_types, witho
 from headrace.errors import FeatureUnsupportedError, HeadraceError, SnapshotInvalidError, SnapshotMissingError
 from headrace.model.declarations import AutoCdcFlow, Dataset, Flow, StreamingTable, TemporaryView
 from headrace.model.project import ProjectSettings
-from headrace.model.snapshots import SnapshotFunction, SnapshotMarker, Snapshots, Version, version_type
+from headrace.model.snapshots import (
+    SnapshotFunction,
+    SnapshotMarker,
+    Snapshots,
+    StoredSnapshots,
+    Version,
+    version_type,
+)
 from headrace.plan.evaluate import run_code
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.modes import Loading
@@ -132,11 +139,13 @@ class SnapshotReader:
         if found is not None:
             return found.rows, version_type(found.version)
         if not markers:
+            is_path = isinstance(self._source, StoredSnapshots) and self._source.is_path
+            named = f", such as {self._source.name}/1.json (its name is its version)" if is_path else ""
             raise SnapshotMissingError(
                 f"flow {self._flow.name}: {self._source.name} has no snapshot yet, so the columns of the "
                 "table are not known",
                 location=self._flow.location,
-                remedies=["add the first snapshot, then run again:   headrace run"],
+                remedies=[f"add the first snapshot{named}, then run again:   headrace run"],
                 params={"flow": self._flow.name, "source": self._source.name},
             )
         last = markers[-1]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     BrokerUnreachableError,
     HeadraceError,
+    PlanFailedError,
     SourceLocation,
     SourceReadTwiceError,
     StreamingQueryForOnceFlowError,
@@ -38,9 +39,10 @@ from headrace.state.facts import SourceFacts
 from headrace.state.identity import QueryRecord, generations, load_identity, load_query
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
+from headrace.syntax.call_arguments import argument_location, return_location
 
 if TYPE_CHECKING:
-    from headrace.plan.resolver import Resolved
+    from headrace.plan.resolved import Resolved
 
 
 KnownFolders = Callable[[str], TableName | None]  # gives the dataset of a folder with an empty table
@@ -63,19 +65,28 @@ def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts
             raise SourceReadTwiceError(
                 f"the query reads {shared} through two separate streaming reads",
                 location=source.location,
-                facts=[f"the other read is at {earlier.location}"],
+                facts=[
+                    *(
+                        [f"the other read is at {other}"]
+                        if (other := earlier.location) != source.location
+                        else []
+                    ),
+                    "a checkpoint could mix up the positions of two reads of one source",
+                ],
                 remedies=[
-                    "read it once into a variable or a temporary view, and use that twice",
-                    "or write the table with two append flows, one for each read",
+                    "read it once into a variable within the function:   rows = ..   return rows.union(rows)",
+                    "or write two flows into the table:   @hr.append_flow(target=..)",
                 ],
                 params={"source": shared},
             )
 
 
 def find_sources(plan: Plan, systems: Systems) -> Plan:
-    """The plan with what its sources hold now; a system that does not answer is left out."""
+    """The plan with what its sources hold now; a system that does not answer is left out. All sources that
+    do not exist are named at once."""
     found: dict[tuple[str, int], Found] = {}
     unchecked: dict[str, None] = {}
+    errors: list[HeadraceError] = []
     for planned in (stage.planned for stage in plan.stages if isinstance(stage, RunFlowStage)):
         flow = planned.flow
         # Only a flow without a checkpoint starts where its options say.
@@ -86,8 +97,13 @@ def find_sources(plan: Plan, systems: Systems) -> Plan:
             except BrokerUnreachableError as error:
                 unchecked[source.not_checked(error, plan.project)] = None
                 continue
+            except HeadraceError as error:
+                errors.append(error)
+                continue
             if seen is not None:
                 found[planned.flow.name, source.index] = seen
+    if errors:
+        raise errors[0] if len(errors) == 1 else PlanFailedError(errors)
     return replace(plan, found=found, unchecked=tuple(unchecked))
 
 
@@ -147,8 +163,8 @@ def resolve_once(
         if batch.plan.streaming:
             raise StreamingQueryForOnceFlowError(
                 f"the flow `{flow.name}` is applied once, but its query is a stream",
-                location=flow.location,
-                remedies=["read with spark.read, or without STREAM in SQL", "or remove `once`"],
+                location=return_location(flow.location),
+                remedies=_not_a_stream(flow),
                 params={"flow": flow.name},
             )
     except HeadraceError as error:
@@ -157,6 +173,16 @@ def resolve_once(
             raise
         return replace(stream(applied.schema), applied=applied, gone=error)
     return replace(stream(batch.plan.schema), reads=batch.reads, views=batch.views, batch=batch.plan)
+
+
+def _not_a_stream(flow: StreamingFlow) -> list[str]:
+    if flow.location.path.endswith(".sql"):
+        return ["read without STREAM, to apply the rows once", "or remove ONCE, to read each new record"]
+    place = argument_location(flow.location, "once")
+    return [
+        "read with spark.read, to apply the rows once",
+        f"or remove once=True ({place.path}:{place.line}), to read each new record",
+    ]
 
 
 def load_applied(storage: Storage, flow: StreamingFlow) -> QueryRecord | None:

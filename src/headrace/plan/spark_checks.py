@@ -46,7 +46,7 @@ from headrace.syntax.call_arguments import argument_location
 from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
-    from headrace.plan.resolver import Resolved
+    from headrace.plan.resolved import Resolved
 
 
 _NO_WATERMARK = "aggregations without watermark"
@@ -336,7 +336,7 @@ def find_wrong_settings(
     for key, value, name, location in listed:
         if key == _STATISTICS and str(value).strip().lower() == "false":
             yield OptionUnsupportedError(
-                f"`{key}` is false",
+                f"`{name}` sets `{key}` = false, which is not allowed",
                 location=_setting_location(location, key),
                 facts=("`headrace verify` proves the rows of a batch by the statistics of its files",),
                 remedies=("remove the setting",),

@@ -1,4 +1,5 @@
-"""SQL texts: those of ``spark.sql``, and the queries of SQL files. Each read is treated as a reader's."""
+"""Runs SQL texts: those of ``spark.sql``, and the queries of SQL files. Names and paths in a text mean the
+same as in ``spark.read``."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ _WRITES_ROWS = frozenset(
 
 
 def run_sql(interception: Interception, session: SparkSession, text: SqlText, args: Any = None) -> DataFrame:
-    """The DataFrame of an SQL text, whose reads are treated as a reader's."""
+    """The DataFrame of an SQL text."""
     sql = read_sql(interception, session, text)
     with suspended():
         try:
@@ -122,8 +123,6 @@ def _hides_metadata(frame: DataFrame) -> bool:
     return any(str(hidden.apply(index).name()) == _METADATA for index in range(hidden.size()))
 
 
-_view_numbers = itertools.count(1)
-
 _ALIAS = re.compile(
     r"\s+(?!(?:WHERE|GROUP|ORDER|HAVING|LIMIT|OFFSET|JOIN|LEFT|RIGHT|FULL|INNER|CROSS|NATURAL|SEMI|ANTI|ON|USING"
     r"|UNION|EXCEPT|MINUS|INTERSECT|LATERAL|WINDOW|PIVOT|UNPIVOT|CLUSTER|DISTRIBUTE|SORT|QUALIFY|SET)\b)"
@@ -149,8 +148,13 @@ def read_sql(interception: Interception, session: SparkSession, sql: SqlText) ->
         # Spark's own call reports it, with the user's line on the stack.
         return sql
     if parsed.writes is not None:
-        refuse = interception.refuse_write if parsed.writes in _WRITES_ROWS else interception.refuse_action
-        refuse(f"spark.sql with {parsed.writes}")
+        what = f"spark.sql with {parsed.writes}"
+        if parsed.writes in _WRITES_ROWS:
+            interception.refuse_write(what)
+        else:
+            interception.refuse_action(
+                what, remedy="move the call out of the function, above the declarations"
+            )
     edits: list[Edit] = []
     for relation in parsed.relations:
         edits.extend(_read(interception, session, sql, relation, parsed.writes))
@@ -168,7 +172,7 @@ def _read(
         if relation.travel is not None and (travel := _travel_options(session, sql.text, relation)):
             yield Edit(*relation.travel, "")
             relation = replace(relation, options={**relation.options, **travel})
-        yield from _read_path(interception, session, sql, relation, ("delta", mapped.path))
+        yield from _read_path(interception, session, sql, relation, "delta", mapped.path)
         return
     parts = relation.parts if mapped is None else mapped.parts
     name = interception.dataset(session, parts)
@@ -226,7 +230,7 @@ def _read_folder(
         absolute = interception.absolute_path(path).replace("`", "``")
         yield Edit(relation.start, relation.stop + 1, f"{format}.`{absolute}`")
         return
-    yield from _read_path(interception, session, sql, relation, (format, path))
+    yield from _read_path(interception, session, sql, relation, format, path)
 
 
 def _read_path(
@@ -234,10 +238,10 @@ def _read_path(
     session: SparkSession,
     sql: SqlText,
     relation: SqlRelation,
-    folder: tuple[str, str],
+    format: str,
+    path: str,
 ) -> Iterator[Edit]:
-    """Put a reader's DataFrame in the place of a relation; ``folder`` is its format and its path."""
-    format, path = folder
+    """Put a reader's DataFrame in the place of a relation."""
     reader = session.readStream if relation.streaming else session.read
     try:
         frame = reader.format(format).options(**relation.options).load(path)
@@ -270,7 +274,7 @@ def _name_path(text: str, relation: SqlRelation, path: str, *, is_named: bool) -
 
 
 def _clauses_end(text: str, relation: SqlRelation) -> int:
-    """The index of the place for an alias: behind the clauses that belong to a relation."""
+    """The index behind the clauses that belong to a relation, where an alias can stand."""
     end = expression_end(text, relation) if relation.travel is None else relation.travel[1]
     for clause in (_OPTIONS, _SAMPLE):
         found = clause.match(text, end)

@@ -77,6 +77,7 @@ class PlannedFlow(PlannedQuery):
     repeatable: bool = True  # whether a batch that is computed twice gives the same rows
     reads_all: bool = True  # whether a batch reads every record of its range
     max_rejected: RejectionLimit | None = None  # the limit of rejected records of a batch, if there is one
+    limit_place: SourceLocation | None = None  # where the spec sets the limit; ``None`` if the dataset has it
     checked_views: tuple[TemporaryView, ...] = ()
     checks: tuple[DatasetCheck, ...] = ()
     sink: Sink | None = None  # where the rows go, if the target is a sink

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.model.names import TableName
-from headrace.storage.layout import Storage
+from headrace.storage.layout import Storage, table_name
 from headrace.storage.location import Location
 from headrace.storage.log_damage import naming_damage
 from headrace.storage.table_log import LOG, commit_file, last_checkpoint, read_actions, versions
@@ -68,7 +68,7 @@ def load_stored_at(path: Location) -> StoredTable | None:
         return None
     schema = json.loads(metadata.get("schemaString") or '{"type":"struct","fields":[]}')
     return StoredTable(
-        name=TableName(path.parent.name, path.name),
+        name=table_name(path),
         version=known[-1] if known else last_checkpoint(path),
         schema=schema,
         # Arrow gives the map of a checkpoint as a list of pairs.

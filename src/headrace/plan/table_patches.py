@@ -1,6 +1,7 @@
-"""Patches of writers, of the catalog and of Delta's own API, for code that may compute and write.
+"""Replaces methods that take the name of a table: of writers, of the catalog, and of Delta's own API.
 
-A name is that of a table of the pipeline or of an entry of `tables`, as in reads (`headrace.plan.patches`).
+A name means a table of the pipeline or an entry of `tables`, as in reads (`headrace.plan.patches`). Only code
+that may compute and write calls these methods.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def save_as(
         if answer.path is not None:
             return self.save(answer.path, format or "delta", mode, partitionBy, **options)
         if isinstance(interception.mode, Sending):
-            _check_kept(interception, session, name, answer.text)
+            _refuse_unkept(interception, session, name, answer.text)
         return original(self, answer.text, format, mode, partitionBy, **options)
 
 
@@ -81,7 +82,7 @@ def write_to(interception: Interception, original: Method, self: Any, table: str
     answer = interception.read_table(session, table, streaming=False)
     with suspended():
         if answer.path is None and isinstance(interception.mode, Sending):
-            _check_kept(interception, session, table, answer.text)
+            _refuse_unkept(interception, session, table, answer.text)
         return original(self, _name_of(answer))
 
 
@@ -109,8 +110,8 @@ def _name_of(answer: Answer) -> str:
     return answer.text if answer.path is None else delta_path(answer.path)
 
 
-def _check_kept(interception: Interception, session: SparkSession, name: str, text: str) -> None:
-    """Refuse a new table in the catalog of this process, with which its rows would end."""
+def _refuse_unkept(interception: Interception, session: SparkSession, name: str, text: str) -> None:
+    """Refuse a new table that only the catalog of this process would know: it ends with the process."""
     is_kept = session.conf.get("spark.sql.catalogImplementation") == "hive"
     if is_kept or len(split_name(name) or ()) > 2 or session.catalog.tableExists(text):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from headrace.errors import (
     BatchQueryForStreamingTableError,
@@ -40,8 +41,10 @@ from headrace.plan.evaluate import shortened
 from headrace.plan.logical import LogicalPlan
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
+from headrace.plan.stages import TableRead
 from headrace.sinks.registry import format_of
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.call_arguments import argument_location, return_location
+from headrace.syntax.locations import pinpoint
 
 Stored = StreamingTable | MaterializedView
 
@@ -62,7 +65,7 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
                     f"no flow writes the {'sink' if dataset.sink else 'streaming table'} "
                     f"`{dataset.name.short}`",
                     location=dataset.location,
-                    remedies=[f'add a flow: @hr.append_flow(target="{dataset.name.short}")'],
+                    remedies=_add_flow(dataset),
                     params={"dataset": str(dataset.name)},
                 )
             )
@@ -72,6 +75,18 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
         if isinstance(dataset, Stored):
             errors.extend(_check_properties(dataset))
     return errors
+
+
+def _add_flow(table: StreamingTable) -> list[str]:
+    name = table.name.short
+    if _is_sql(table.location):
+        flow = f"CREATE FLOW add_rows AS INSERT INTO {name} BY NAME SELECT * FROM STREAM TABLE;"
+        return [f"write a flow below it:   {flow}", "or remove the table"]
+    return [
+        f'write a flow below it:   @hr.append_flow(target="{name}")',
+        'and in the next line:   def add_rows(): return spark.readStream.table("TABLE")',
+        f"or remove the {'sink' if table.sink else 'table'}",
+    ]
 
 
 def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Iterator[HeadraceError]:
@@ -85,10 +100,16 @@ def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Itera
     else:
         kind = "materialized view" if isinstance(target, MaterializedView) else "temporary view"
         problem = f"which is a {kind} ({target.location})"
-        remedies = ("choose a streaming table as the target; a view has no flows but its own query",)
+        table = f"{flow.target.name}_rows"
+        in_sql = _is_sql(flow.location)
+        declares = f"CREATE STREAMING TABLE {table};" if in_sql else f'hr.create_streaming_table("{table}")'
+        remedies = (
+            f"declare a streaming table, such as:   {declares}",
+            "and write to it:   " + (f"INSERT INTO {table}" if in_sql else f'target="{table}"'),
+        )
     yield TargetInvalidError(
         f"the target of the flow `{flow.name}` is `{flow.target.short}`, {problem}",
-        location=flow.location,
+        location=argument_location(flow.location, "target", str(flow.target), flow.target.name),
         remedies=remedies,
         params={"flow": flow.name, "target": str(flow.target)},
     )
@@ -164,50 +185,71 @@ def _forbidden(dataset: Stored, key: str, reason: str) -> PropertyForbiddenError
     )
 
 
-def check_query_kind(plan: LogicalPlan, dataset: Stored, location: SourceLocation, *, is_sql: bool) -> None:
-    """The query of a streaming table must be a stream, that of a materialized view a batch query."""
+def check_query_kind(
+    plan: LogicalPlan, dataset: Stored, location: SourceLocation, reads: Sequence[TableRead], *, is_sql: bool
+) -> None:
+    """The query of a streaming table must be a stream, that of a materialized view a batch query.
+
+    `reads`: the tables that the query itself reads.
+    """
     wants_stream = isinstance(dataset, StreamingTable)
     if plan.streaming == wants_stream:
         return
     kind: type[BatchQueryForStreamingTableError | StreamingQueryForViewError]
     name = dataset.name.short
+    if len(reads) == 1 and not is_sql:
+        location = reads[0].location
     if wants_stream:
         kind = BatchQueryForStreamingTableError
         summary = f"the query of the streaming table `{name}` reads no stream"
-        reads = "FROM STREAM name" if is_sql else "spark.readStream"
+        verb = "FROM STREAM name" if is_sql else "spark.readStream"
         declares = "CREATE MATERIALIZED VIEW" if is_sql else "@hr.materialized_view"
         remedies = [
-            f"read with {reads}, to read each record once",
-            f"declare it with {declares}, to recompute it",
+            f"read with {verb}, to read each record once",
+            f"or declare it with {declares}, to recompute it",
         ]
     else:
         kind = StreamingQueryForViewError
         summary = f"the query of the materialized view `{name}` is a stream"
-        reads = "FROM name, without STREAM" if is_sql else "spark.read"
+        verb = "FROM name, without STREAM" if is_sql else "spark.read"
         declares = "CREATE STREAMING TABLE" if is_sql else "@hr.table"
-        remedies = [f"read with {reads}, to recompute the view as a whole"]
-        remedies.append(f"declare it with {declares}, to read each record once")
+        remedies = [f"read with {verb}, to recompute the view as a whole"]
+        remedies.append(f"or declare it with {declares}, to read each record once")
     raise kind(summary, location=location, remedies=remedies, params={"dataset": str(dataset.name)})
+
+
+def _is_sql(location: SourceLocation) -> bool:
+    return location.path.endswith(".sql")
 
 
 def check_appends(error: Exception, name: str, location: SourceLocation) -> HeadraceError:
     """The error for a query that Spark would refuse to run as a stream."""
+    reason = shortened(str(error)).splitlines()[0]
+    is_sort = reason.startswith("Sorting is not supported")
+    if is_sql := _is_sql(location):
+        declares = "CREATE MATERIALIZED VIEW, and read with FROM name, without STREAM"
+    else:
+        declares = "@hr.materialized_view, and read with spark.read.table(..)"
+    remedies = ["remove " + ("ORDER BY" if is_sql else ".orderBy(..) or .sort(..)")] if is_sort else []
     return StreamingUnsupportedError(
-        f"Spark cannot run the query of `{name}` as a stream: {shortened(str(error)).splitlines()[0]}",
-        location=location,
-        remedies=["declare it with @hr.materialized_view, which allows every batch query"],
+        f"`{name}` sorts a stream, which has no end"
+        if is_sort
+        else f"Spark cannot run the query of `{name}` as a stream: {reason}",
+        location=return_location(location),
+        remedies=[*remedies, f"{'or ' if is_sort else ''}declare it with {declares}"],
         params={"name": name, "condition": getattr(error, "getCondition", lambda: None)()},
     )
 
 
-def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocation) -> None:
+def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocation, root: Path) -> None:
     name, mapping = dataset.name, "delta.columnMapping.mode"
     found = columns.unstorable(schema, maps_names=dataset.table_properties.get(mapping) in ("name", "id"))
     if found is None:
         return
+    is_odd = not found.column.isidentifier()  # so that a text with the name is about the column
     raise ColumnInvalidError(
-        f"a Delta table cannot store the column `{found.column}` of `{name.short}`",
-        location=location,
+        f"the Delta table `{name.short}` cannot store the column `{found.column}`",
+        location=pinpoint(location, found.column, root) if is_odd and not location.column else location,
         facts=[found.reason],
         remedies=found.remedies,
         params={"dataset": str(name), "column": found.column},
@@ -229,12 +271,23 @@ def check_declared(
     facts = [f"{name}: {given} in the query, {wanted} in the schema" for name, given, wanted in different]
     facts += [f"{name}: in the query, not in the schema" for name in extra]
     facts += [f"{name}: in the schema, not in the query" for name in absent]
+    remedies = []
+    if different or absent:
+        remedies.append("correct these columns in the query, or in the schema")
+    if extra:
+        quoted, select = ("`", "SELECT {}") if _is_sql(location) else ('"', ".select({})")
+        names = (f"{quoted}{field['name']}{quoted}" for field in columns.fields(declared))
+        remedies.append(f"select only its columns in the query:   {select.format(', '.join(names))}")
+        remedies.append(f"or add to the schema: {', '.join(extra)}")
+    place = argument_location(dataset.location, "schema")
+    if location != dataset.location:
+        facts.append(f"the schema is declared at {place}")
     raise SchemaMismatchError(
         f"the query's columns do not match the declared schema of `{dataset.name.short}`: "
         + ", ".join([*(name for name, _, _ in different), *extra, *absent]),
-        location=location,
-        facts=[*facts, f"the schema is declared at {dataset.location}"],
-        remedies=["cast or select the columns in the query, or change the schema"],
+        location=location if location != dataset.location else place,
+        facts=facts,
+        remedies=remedies,
         params={
             "dataset": str(dataset.name),
             "different": [name for name, _, _ in different],
@@ -246,13 +299,13 @@ def check_declared(
 
 def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iterator[HeadraceError]:
     """Errors for queries that lack new names of renamed columns, or return old names or dropped columns."""
-    gone = {old: f"renamed_columns renames it to `{new}`" for old, new in table.renamed_columns.items()}
-    gone |= dict.fromkeys(table.dropped_columns, "dropped_columns drops it")
-    for path, reason in gone.items():
+    gone = [(old, "renamed_columns", f"renames it to `{new}`") for old, new in table.renamed_columns.items()]
+    gone += [(path, "dropped_columns", "drops it") for path in table.dropped_columns]
+    for path, argument, change in gone:
         if columns.find(schema, path) is not None:
             yield SchemaMismatchError(
-                f"a query of `{table.name.short}` returns the column `{path}`, but {reason}",
-                location=argument_location(table.location, reason.partition(" ")[0], path),
+                f"a query of `{table.name.short}` returns the column `{path}`, but {argument} {change}",
+                location=argument_location(table.location, argument, path),
                 remedies=["change the query", "or remove the entry, if an earlier run has applied it"],
                 params={"dataset": str(table.name), "columns": [path]},
             )
@@ -288,31 +341,26 @@ def check_flows_agree(
 
 def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[HeadraceError]:
     """Partition, clustering and coordinate columns must exist in the table."""
-    named = [("partition_cols", path) for path in dataset.partition_cols]
-    named += [("cluster_by", path) for path in dataset.cluster_by]
+    # What names the columns, and the argument that it is written in.
+    named = [("partition_cols", "partition_cols", path) for path in dataset.partition_cols]
+    named += [("cluster_by", "cluster_by", path) for path in dataset.cluster_by]
     kept = coordinates_of(dataset.table_properties)
-    named += [] if kept.timestamp is None else [(TIMESTAMP, kept.timestamp)]
+    if kept.timestamp is not None:
+        named.append((TIMESTAMP, "table_properties", kept.timestamp))
     if kept.coordinates is not None:
-        named += [(COORDINATES, path) for path in kept.coordinates.to_json().values()]
-    named += [(f"the check `{one.name}`", path) for one in dataset.checks for path in one.columns]
-    for what, path in named:
+        named += [(COORDINATES, "table_properties", path) for path in kept.coordinates.to_json().values()]
+    named += [(f"the check `{one.name}`", "checks", path) for one in dataset.checks for path in one.columns]
+    for what, argument, path in named:
         if columns.find(schema, path) is not None:
             continue
         known = ", ".join(field["name"] for field in columns.fields(schema))
         yield ColumnNotFoundError(
             f"{what} of `{dataset.name.short}` names the column `{path}`, which does not exist",
-            location=argument_location(dataset.location, _argument(what), path),
+            location=argument_location(dataset.location, argument, path),
             facts=[f"its columns: {known}"],
             remedies=did_you_mean(path, columns.paths(schema), "use one of its columns"),
             params={"dataset": str(dataset.name), "argument": what, "column": path},
         )
-
-
-def _argument(what: str) -> str:
-    """The argument of a declaration that names a column."""
-    if what in (TIMESTAMP, COORDINATES):
-        return "table_properties"
-    return "checks" if what.startswith("the check") else what
 
 
 def _check_applies(
@@ -352,12 +400,14 @@ def _ways(flow: StreamingFlow) -> Iterator[str]:
         yield "snapshots"
 
 
-def sink_read(table: StreamingTable, location: SourceLocation) -> SinkInvalidError:
+def sink_read(
+    table: StreamingTable, flows: Sequence[StreamingFlow], location: SourceLocation
+) -> SinkInvalidError:
     return SinkInvalidError(
         f"a query reads `{table.name.short}`, which is a sink and stores no rows",
         location=location,
         facts=[f"the sink is declared at {table.location}"],
-        remedies=["read the tables that its flows read"],
+        remedies=[f"read what its flow `{one.name}` reads ({one.location})" for one in flows],
         params={"sink": str(table.name), "column": None},
     )
 
@@ -379,13 +429,15 @@ def stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -
     """The error for a stream over rows that change records update."""
     name = access.name.short
     return StreamOverMergedTableError(
-        f"a stream reads the rows of `{name}`, which change records update and delete",
+        f"a stream reads `{name}`, whose rows are updated and deleted",
         location=access.location,
         facts=[f"the table is declared at {declared_at}"],
         remedies=[
-            f'read its changes: hr.read_changes("{name}")',
-            "read it with spark.read, in a materialized view",
-            "read only the rows of commits that change no other rows, with the option skipChangeCommits=true",
+            f'read its changes, each with _change_type:   hr.read_changes("{name}")',
+            "or read it as a whole, in a materialized view:   "
+            + (f"FROM {name}" if _is_sql(access.location) else f'spark.read.table("{name}")'),
+            "or skip all commits that change rows, and also the new rows in them:   "
+            f'spark.readStream.option("skipChangeCommits", "true").table("{name}")',
         ],
         params={"table": str(access.name)},
     )
@@ -393,17 +445,23 @@ def stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -
 
 def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchError:
     """The error for a temporary view that is read as a stream and is a batch, or the reverse."""
+    name, in_sql = view.name.short, _is_sql(access.location)
     if access.streaming:
-        problem, remedy = "a batch query, but is read as a stream", "read it with spark.read.table"
+        problem = "a batch query, but is read as a stream"
+        reads = f"FROM {name}" if in_sql else f'spark.read.table("{name}")'
+        declares = "CREATE MATERIALIZED VIEW" if in_sql else "@hr.materialized_view"
+        change = "add STREAM" if _is_sql(view.location) else "change spark.read to spark.readStream"
     else:
-        problem, remedy = (
-            "a streaming query, but is read as a batch",
-            "read it with spark.readStream.table, or STREAM in SQL",
-        )
+        problem = "a streaming query, but is read as a batch"
+        reads = f"FROM STREAM {name}" if in_sql else f'spark.readStream.table("{name}")'
+        declares = "CREATE STREAMING TABLE" if in_sql else "@hr.table"
+        change = "remove STREAM" if _is_sql(view.location) else "change spark.readStream to spark.read"
     return ViewReadMismatchError(
-        f"the temporary view `{view.name.short}` is {problem}",
+        f"the temporary view `{name}` is {problem}",
         location=access.location,
-        facts=[f"the view is declared at {view.location}"],
-        remedies=[remedy],
+        remedies=[
+            f"{change} in `{name}` ({view.location})",
+            f"or declare the reader with {declares}, and read {reads}",
+        ],
         params={"view": str(view.name), "streaming": not access.streaming},
     )

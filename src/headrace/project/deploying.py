@@ -18,14 +18,15 @@ from typing import Any, Literal
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
+from headrace.declare.spec_values import build_values, find_variables
 from headrace.model.project import ProjectSettings
 from headrace.project.submitting import IMAGE_PIPELINE
 from headrace.project.template.files import own_requirement
 from headrace.runtime.submit import IMAGE_JARS, IMAGE_MAIN
+from headrace.storage.locate import locate
 
 Platform = Literal["kubernetes", "systemd", "compose"]
 
-_VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-[^}]*)?\}")
 _STOP_S = 120  # a stop waits for the running batch, which can take 30 s
 _UID = 1000
 _TEMPLATE = "/opt/headrace/executor/pod.yaml"
@@ -52,11 +53,18 @@ class Deployment:
     @property
     def variables(self) -> list[str]:
         """The environment variables that the spec names."""
-        return sorted({*_VARIABLE.findall(self.settings.file.read_text(encoding="utf-8"))})
+        file = self.settings.file
+        return sorted({*find_variables(build_values(file.read_text(encoding="utf-8"), str(file)))})
 
     @property
     def storage(self) -> str:
         return str(self.settings.storage.root)
+
+    @property
+    def volume(self) -> str | None:
+        """The folder of the storage; ``None`` for a storage that a container reaches by its URI."""
+        root = self.settings.storage.root
+        return str(root) if root.files.scheme == "file" else None
 
     def named(self, spec: str) -> list[str]:
         return ["--project", spec, "--profile", self.settings.profile]
@@ -124,9 +132,12 @@ WantedBy=timers.target
 
 def _image(one: Deployment) -> Mapping[str, str]:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-    requirement = own_requirement().replace("headrace[test]", "headrace")
+    requirement = own_requirement().replace("headrace[test]", "headrace" if one.volume else "headrace[s3]")
     packages = shlex.join([requirement, *one.settings.cluster.packages])
-    main = IMAGE_MAIN
+    main, fetch = IMAGE_MAIN, "ensure_jars('spark')"
+    if one.volume is None:
+        own = f"shutil.copy(headrace.storage.s3.spark.JAR, '{IMAGE_JARS}')"
+        fetch = f"import shutil, headrace.storage.s3.spark; ensure_jars('spark', 's3'); {own}"
     dockerfile = f"""\
 # Build it in the folder of the pipeline:
 #   docker build -f {{folder}}/Dockerfile -t {one.image} .
@@ -134,8 +145,8 @@ FROM python:{minor}-slim
 RUN useradd --uid {_UID} --create-home headrace
 ENV HEADRACE_CACHE=/opt/headrace HEADRACE_LOGS=/tmp/headrace-logs HEADRACE_ENGINE=off HEADRACE_AOT=off
 RUN pip install --no-cache-dir {packages}
-# The jars of Delta Lake and Kafka, at {IMAGE_JARS}.
-RUN python -c "from headrace.runtime.fetch import ensure_jars; ensure_jars('spark')"
+# The jars for Spark, at {IMAGE_JARS}.
+RUN python -c "from headrace.runtime.fetch import ensure_jars; {fetch}"
 RUN printf 'from headrace.cli.main import main\\nmain()\\n' > {main} && chmod -R a+rX /opt/headrace \\
  && printf '%s\\n' '#!/bin/sh' \\
     '# Spark starts its executors with the argument `executor`.' \\
@@ -146,24 +157,28 @@ USER {_UID}
 WORKDIR /tmp
 ENTRYPOINT ["/opt/headrace/entrypoint"]
 """
-    ignored = "**/.*\n**/__pycache__\n**/.env\nlake\n"
-    return {"Dockerfile": dockerfile, "Dockerfile.dockerignore": ignored}
+    # The storage is no part of the image.
+    inside = one.settings.storage.root.below(locate(one.settings.root).resolve())
+    ignored = ["**/.*", "**/__pycache__", "**/.env", *(["/".join(inside)] if inside else [])]
+    return {"Dockerfile": dockerfile, "Dockerfile.dockerignore": "".join(f"{line}\n" for line in ignored)}
 
 
 def _compose(one: Deployment) -> dict[str, Any]:
-    spec = f"{IMAGE_PIPELINE}/{one.settings.file.name}"
+    named = one.named(f"{IMAGE_PIPELINE}/{one.settings.file.name}")
+    if one.volume is not None:
+        named += ["--storage", "/srv/lake"]
     service: dict[str, Any] = {
         "image": one.image,
         "build": {"context": "{root}", "dockerfile": "{folder}/Dockerfile"},
-        "command": ["run", *one.named(spec), "--storage", "/srv/lake", *one.arguments],
+        "command": ["run", *named, *one.arguments],
         # Compose takes the values from the environment, or from the file `.env` beside it.
         "environment": one.variables,
-        "volumes": [f"{one.storage}:/srv/lake"],
+        **({} if one.volume is None else {"volumes": [f"{one.volume}:/srv/lake"]}),
         "restart": "no" if one.schedule else "on-failure",
         "stop_grace_period": f"{_STOP_S}s",
     }
     if not one.schedule:
-        check = ["CMD", "headrace", "status", *one.named(spec), "--storage", "/srv/lake", "--exit-code"]
+        check = ["CMD", "headrace", "status", *named, "--exit-code"]
         service["healthcheck"] = {"test": check, "interval": "60s", "timeout": "30s", "start_period": "300s"}
     return {"name": one.name, "services": {"pipeline": service}}
 
@@ -193,7 +208,7 @@ def _kubernetes(one: Deployment) -> Sequence[dict[str, Any]]:
             rules=[{"apiGroups": [""], "resources": resources, "verbs": verbs}],
         ),
         document("RoleBinding", "rbac.authorization.k8s.io/v1", roleRef=role, subjects=[subject]),
-        document("PersistentVolumeClaim", "v1", spec=claim),
+        *([] if one.volume is None else [document("PersistentVolumeClaim", "v1", spec=claim)]),
         document("ConfigMap", "v1", data={"pod.yaml": LiteralScalarString(_yaml(executor))}),
         # Executors find the driver by this name.
         document(
@@ -263,18 +278,21 @@ def _driver(one: Deployment) -> dict[str, Any]:
 
 
 def _pod_spec(one: Deployment, container: dict[str, Any], volumes: Sequence[Any]) -> dict[str, Any]:
-    """A pod that sees the storage under its path, and runs as a user without rights."""
-    storage = {"name": "storage", "mountPath": one.storage}
+    """A pod that sees the folder of the storage under its path, and runs as a user without rights."""
+    mounts: list[Any] = []
+    if one.volume is not None:
+        mounts = [{"name": "storage", "mountPath": one.volume}]
+        volumes = [{"name": "storage", "persistentVolumeClaim": {"claimName": one.name}}, *volumes]
     return {
         "securityContext": {"runAsNonRoot": True, "runAsUser": _UID, "fsGroup": _UID},
         "containers": [
             {
                 **container,
-                "volumeMounts": [storage, *container.get("volumeMounts", [])],
+                "volumeMounts": [*mounts, *container.get("volumeMounts", [])],
                 "securityContext": {"allowPrivilegeEscalation": False},
             }
         ],
-        "volumes": [{"name": "storage", "persistentVolumeClaim": {"claimName": one.name}}, *volumes],
+        "volumes": [*volumes],
     }
 
 

@@ -134,20 +134,14 @@ class Engine:
 
     def opened(self) -> RunningSpark:
         if self._running is None:
-            from headrace.runtime.defaults import is_local
-            from headrace.runtime.python_packages import package_settings
+            from headrace.runtime.python_packages import spark_settings
             from headrace.runtime.session import open_spark
             from headrace.storage.s3.spark import find_support
 
             settings = self.settings
-            conf = {k: v for k, v in settings.configuration.items() if k.startswith("spark.")}
-            master = settings.master or conf.get("spark.master")
-            if master is not None and not is_local(master):
-                cluster = settings.cluster
-                conf |= package_settings(cluster.packages, conf, cluster.location)
             self._running = open_spark(
                 settings.name,
-                conf=conf,
+                conf=spark_settings(settings),
                 master=settings.master,
                 memory=settings.memory,
                 log_file=self.spark_log,
@@ -285,8 +279,12 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
         session = ClassicSession(spark.sparkContext, spark._jsparkSession.cloneSession())
         if not running.owned:
             from headrace.runtime.defaults import WRITER_CHECKS, build_session_settings, find_named_master
+            from headrace.runtime.storage_support import CHECKPOINT_FILES
+            from headrace.storage.s3.spark import find_support
 
             chosen = build_session_settings(find_named_master(spark.sparkContext)) | WRITER_CHECKS
+            if (fence := find_support(settings).settings.get(CHECKPOINT_FILES)) is not None:
+                chosen[CHECKPOINT_FILES] = fence
             for key, value in chosen.items():
                 session.conf.set(key, value)
             jvm: Any = spark.sparkContext._jvm

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, assert_never
 
 from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
-from headrace.errors import ReadConditionInvalidError
+from headrace.errors import ReadConditionInvalidError, first_line
 from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, load_erasure, record_erasure
 from headrace.maintain.holders import find_holders, lag_seconds
@@ -331,7 +331,7 @@ def _invalid(where: str, table: TableName, error: Exception) -> Exception:
     """The error for a condition; another error as it is."""
     if type(error).__name__ not in ("AnalysisException", "ParseException"):
         return error
-    text = str(error).strip().splitlines()[0]
+    text = first_line(error)
     return ReadConditionInvalidError(
         f"the condition cannot be evaluated on {table.short}: {where}",
         facts=[re.sub(r"^\[[A-Z0-9_.]+\] |\.? ?SQLSTATE: \w+", "", text).strip(), "nothing was changed"],

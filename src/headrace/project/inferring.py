@@ -173,6 +173,11 @@ def at_text(at: Coordinates) -> str:
     return ("/" if len(at) == 3 else ":").join(map(str, at))
 
 
+def _place_text(at: Coordinates) -> str:
+    """The coordinates of a record in words: ``partition 0, offset 17``, or ``landing/a.json:3``."""
+    return f"partition {at[1]}, offset {at[2]}" if len(at) == 3 else at_text(at)
+
+
 def field_lines(schema: Type) -> list[tuple[str, str]]:
     return [(one["name"], to_ddl(one["type"])) for one in schema["fields"]]
 
@@ -181,12 +186,12 @@ def _no_records(source: str, inference: Inference) -> SchemaNotInferredError:
     facts = [
         f"records that are not JSON objects: {inference.corrupt:,}",
         *([f"records without a value: {inference.tombstones:,}"] if inference.tombstones else []),
-        *(f"{at_text(one.at)}: {one.problem}: {one.excerpt}" for one in inference.corrupt_records),
+        *(f"{_place_text(one.at)}: {one.problem}: {one.excerpt}" for one in inference.corrupt_records),
     ]
     return SchemaNotInferredError(
         f"{source} has no record from which a schema can be inferred",
         facts=facts if inference.corrupt or inference.tombstones else ["it has no records"],
-        remedies=['read records that are not JSON with format="text" or format="raw"']
+        remedies=['read records that are not JSON as text, with format="text" in the reader']
         if inference.corrupt
         else ['declare the columns in the reader: schema="id LONG, name STRING"'],
         params={"source": source, "corrupt": inference.corrupt, "tombstones": inference.tombstones},

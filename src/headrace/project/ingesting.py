@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from headrace.project.ingest_code import (
 )
 from headrace.project.pipeline import Pipeline
 from headrace.project.template.files import write_new
+from headrace.project.working_copy import WorkingCopy
 from headrace.sources.kafka.sample_data import parse_columns
 from headrace.storage.table_log import is_table
 
@@ -88,7 +90,8 @@ class IngestFolder:
         self._settings = settings
         self.is_trial = trial
         root = settings.storage.root / NAME
-        self.root: Path = (root / "trial" if trial else root).local_path
+        self._copy = WorkingCopy(root / "trial" if trial else root)
+        self.root: Path = self._copy.root
 
     def load(self, table: str) -> IngestedTopic | None:
         """How the table was ingested before; ``None`` if it never was."""
@@ -110,15 +113,23 @@ class IngestFolder:
         for one in topics:
             if self.is_trial:
                 self._clear(one.ingested)
-            for suffix in _SUFFIXES:
-                (self.root / FOLDER / f"{one.ingested.file}{suffix}").unlink(missing_ok=True)
-        texts = _files(self.root, topics, self._settings, storage="../.." if self.is_trial else "..")
+        schemas = [
+            self.root / FOLDER / f"{one.ingested.file}{suffix}" for one in topics for suffix in _SUFFIXES
+        ]
+        for schema in schemas:
+            schema.unlink(missing_ok=True)
+        root = self._settings.storage.root
+        storage = str(root)
+        if root.files.scheme == "file":
+            storage = "../.." if self.is_trial else ".."
+        texts = _files(self.root, topics, self._settings, storage)
         for one in topics:
             kept = json.dumps(asdict(one.ingested), indent=1)
             texts[self.root / f"{one.ingested.file}.json"] = kept + "\n"
         for file, text in texts.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
+        self._copy.keep(texts, [schema for schema in schemas if schema not in texts])
         return replace(
             self._settings,
             file=self.root / "headrace.yml",
@@ -145,7 +156,8 @@ def save_pipeline(
 ) -> tuple[tuple[Path, ...], list[str]]:
     """Write a pipeline that ingests topics; existing files are not changed. Return the files, the spec first,
     and the environment variables that it needs."""
-    storage = os.path.relpath(str(settings.storage.root), folder.absolute())
+    root = settings.storage.root
+    storage = os.path.relpath(str(root), folder.absolute()) if root.files.scheme == "file" else str(root)
     files = _files(folder, topics, settings, storage)
     given = (*settings.kafka.settings, *settings.configuration)
     variables = [variable_of(key) for key in given if is_secret_key(key)]
@@ -174,7 +186,7 @@ def prepare(
 ) -> PreparedTopic:
     """Find the schema of a topic, and check that its table can be made; writes nothing."""
     ingested = _resolve(topic, request, folder)
-    _check_free(ingested, folder, settings)
+    _check_free(ingested, request, folder, settings)
     kept = request.schema or folder.schema_file(ingested.table)
     sample = inferred = None
     if kept is None or request.update_schema or (ingested.mode == "cdc" and not ingested.keys):
@@ -246,11 +258,26 @@ def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> Ingest
             facts=["nothing was read or written"],
             remedies=[
                 f"continue as before:   headrace ingest {before.topic} --table {before.table}",
-                f"or make another table:   headrace ingest {topic} --table {wanted.table}_2",
+                f"or make another table:   headrace ingest {topic} --table {wanted.table}_2"
+                f"{typed_options(request)}",
             ],
             params={"dataset": wanted.table, "options": changed},
         )
     return before
+
+
+def typed_options(request: IngestRequest) -> str:
+    """The options of a command line for one topic, without the table."""
+    given = {**request.given, "schema": request.schema}
+    values = {
+        name.replace("_", "-"): value
+        for name, value in given.items()
+        if name != "table" and value is not None
+    }
+    return "".join(
+        f" --{name}" if value is True else f" --{name} {shlex.quote(_shown(value))}"
+        for name, value in values.items()
+    )
 
 
 def _shown(value: Any) -> str:
@@ -259,7 +286,9 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else str(value)
 
 
-def _check_free(ingested: IngestedTopic, folder: IngestFolder, settings: ProjectSettings) -> None:
+def _check_free(
+    ingested: IngestedTopic, request: IngestRequest, folder: IngestFolder, settings: ProjectSettings
+) -> None:
     """Refuse a table that something else has made."""
     if folder.load(ingested.table) is not None:
         return
@@ -269,7 +298,10 @@ def _check_free(ingested: IngestedTopic, folder: IngestFolder, settings: Project
             raise IngestTableTakenError(
                 f"the table {table} exists, and was not made by headrace ingest",
                 facts=[str(path), "nothing was read or written"],
-                remedies=[f"make another table:   headrace ingest {ingested.topic} --table {table}_topic"],
+                remedies=[
+                    f"make another table:   headrace ingest {ingested.topic} --table {ingested.table}_topic"
+                    f"{typed_options(request)}"
+                ],
                 params={"dataset": table, "topic": ingested.topic},
             )
 

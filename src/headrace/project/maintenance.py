@@ -12,7 +12,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
-from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
+from headrace.errors import (
+    HeadraceError,
+    ReaderLagsError,
+    RetentionTooShortError,
+    SecondDriverError,
+    first_line,
+)
 from headrace.maintain.checkpoints import ReplacedCheckpoint, find_replaced
 from headrace.maintain.condition import (
     TableCondition,
@@ -27,11 +33,12 @@ from headrace.maintain.holders import find_holders
 from headrace.maintain.policies import load_policy
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
 from headrace.maintain.vacuum import delete_log
-from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, files_text, vacuum_table
+from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
+from headrace.model.maintenance import SAFE_RETENTION_S
 from headrace.model.names import TableName
 from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
-from headrace.model.texts import typed_duration
+from headrace.model.texts import files_text, typed_duration
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
 from headrace.runtime.gateway import release_unused
@@ -184,7 +191,7 @@ class TableMaintenance:
             result = replace(result, warning=f"not maintained: {error.summary}", error=refused)
         except Exception as error:
             _LOG.info("maintenance of %s failed", name, exc_info=True)
-            reason = str(error).strip().partition("\n")[0]
+            reason = first_line(error)
             result = replace(result, warning=f"not maintained: {type(error).__name__}: {reason}")
         return result
 
@@ -349,15 +356,19 @@ class TableMaintenance:
 
     def _check_vacuum(self, target: DatasetTable, condition: TableCondition) -> None:
         given = self.options.retention_s
-        check_vacuum(target, condition, () if given is None else (self._allowing(target, given),))
+        check_vacuum(target, condition, () if given is None else self._allowing(target, given))
 
-    def _allowing(self, target: DatasetTable, retention_s: float) -> str:
-        """The remedy for a retention that is too short: the command for this table, with the permission."""
+    def _allowing(self, target: DatasetTable, retention_s: float) -> tuple[str, ...]:
+        """The remedies for a retention that is too short: the command for this table, with a longer retention
+        or the permission."""
         chosen = self.options.steps if set(self.options.steps) != set(STEPS) else ()
         words = [target.dataset.short, *(word for step in chosen for word in ("--only", step))]
-        words += ["--retain", typed_duration(retention_s)]
         words += [word for flow in self.options.ignore_readers for word in ("--ignore-reader", flow)]
-        return f"allow it:   headrace maintain {shlex.join(words)} --allow-short-retention"
+        command, given = f"headrace maintain {shlex.join(words)}", typed_duration(retention_s)
+        return (
+            f"keep the files of 7 days:   {command} --retain {typed_duration(SAFE_RETENTION_S)}",
+            f"or, if nothing else uses the table:   {command} --retain {given} --allow-short-retention",
+        )
 
 
 def _due_lines(condition: TableCondition, due: Sequence[MaintenanceStep]) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, RecordInvalidError
@@ -46,12 +48,14 @@ def produce(
     topic: str,
     *,
     name: str,
+    has_header: bool = False,
     rate: float | None = None,
     show: Callable[[str], None],
     interval_s: float,
 ) -> Produced:
     """Send records until they end, or until SIGINT or SIGTERM; then wait for acknowledgements. A second
-    signal stops waiting, and a third one ends the process. `show`: takes the progress as text."""
+    signal stops waiting, and a third one ends the process. `has_header`: the first line of the file has the
+    names of the fields. `show`: takes the progress as text."""
 
     def waiting(left: int) -> None:
         show(f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting")
@@ -66,7 +70,7 @@ def produce(
             _send_all(records, producer, stop, name, rate, show, interval_s)
         except RecordInvalidError as error:
             producer.flush()
-            raise _counted(error, producer.delivered.records) from error
+            raise _counted(error, producer.delivered.records, has_header) from error
         except _Interrupted:
             # It came at the very end of a wait.
             pass
@@ -109,14 +113,23 @@ def _send_all(
             show(f"{delivered:,} records, {delivered / (now - began):,.0f} a second")
 
 
-def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:
+def _counted(error: RecordInvalidError, delivered: int, has_header: bool) -> HeadraceError:
     """The error with the number of records that were delivered, so that they are not sent a second time."""
     line = int(error.params["line"])
     count = counted(delivered, "record")
     fact = f"{count} before it {'was' if delivered == 1 else 'were'} delivered"
     remedies = error.remedies
     if delivered and error.location is not None:
-        remedies = (*remedies, f"correct the line, then send only the lines from {line} on")
+        path = Path(error.location.path)
+        rest, file = (shlex.quote(one) for one in (f"{path.stem}-from-{line}{path.suffix}", str(path)))
+        cut = f"tail -n +{line} {file}"
+        if has_header:
+            cut = f"(head -n 1 {file}; {cut})"
+        remedies = (
+            *remedies,
+            f"correct the line, then write the lines from {line} on into a file:   {cut} > {rest}",
+            f"and repeat the command with --file {rest}",
+        )
     return RecordInvalidError(
         error.summary,
         location=error.location,

@@ -30,6 +30,7 @@ from headrace.run.context import UpdateContext
 from headrace.run.replay import FlowReplay, FlowReplayer, refuse_stateful
 from headrace.run.tables import open_table, register_tables
 from headrace.sinks.delta.commit import discard_rows
+from headrace.storage.location import open_delta
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +94,23 @@ class Quarantine:
         ever rejected."""
         found = self._find(dataset)
         return None if found is None else found.read(chosen, limit)
+
+    def binary_columns(self, dataset: str, rows: Rows) -> frozenset[str]:
+        """The binary columns of a dataset, and of the tables whose rows its flows have rejected."""
+        storage = self.settings.storage
+        sources = (one or {} for one in rows.arrow.column("source").to_pylist())
+        paths = {path for one in sources if (path := one.get("path")) is not None}
+        tables = {self._name(dataset)} | {
+            name
+            for name in storage.find_tables()
+            if any(f"/{name.schema}/{name.name}/" in path for path in paths)
+        }
+        found = set[str]()
+        for name in tables:
+            with contextlib.suppress(Exception):  # the table is damaged: its bytes stay as they are
+                fields = open_delta(storage.table(name)).schema().fields
+                found.update(one.name for one in fields if str(getattr(one.type, "type", "")) == "binary")
+        return frozenset(found)
 
     def export(
         self, dataset: str, file: str | Path, chosen: RowFilter = EVERY_ROW, *, records: bool = False
@@ -281,8 +299,9 @@ def _flows_of(dataset: TableName, plan: Plan, ids: dict[str, Any]) -> list[Plann
     if any(one.flow.target == dataset for one in plan.refreshes):
         raise ReplayImpossibleError(
             f"rejected rows of {dataset.short} cannot be replayed: it is a materialized view",
+            location=next(one.flow.location for one in plan.refreshes if one.flow.target == dataset),
             facts=("each refresh computes the view and its quarantine anew", "nothing was changed"),
-            remedies=("correct its query or what it reads, and run:   headrace run",),
+            remedies=("correct its expectation, its query or what it reads, then:   headrace run",),
             params={"dataset": str(dataset)},
         )
     declared = {one.flow.name: one for one in plan.feeding(dataset)}

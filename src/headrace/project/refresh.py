@@ -86,11 +86,19 @@ class RefreshPlan:
                 read = snapshots.name
             yield f"{name.short}  {self._removed(name)}, then {read} is read again from the beginning"
             yield from (f"{name.short}  {one.text}" for one in self.gone if one.dataset == name)
-        for refresh in self.plan.refreshes:
-            if refresh.flow.target not in self.names:
-                changed = [table.short for table in inputs_of(refresh, self.plan) if table in self.names]
-                if changed:
-                    yield f"{refresh.flow.target.short}  is recomputed from {', '.join(changed)}"
+        for view, changed in self.left_views.items():
+            listed = ", ".join(table.short for table in changed)
+            yield f"{view.short}  is recomputed from {listed} by the next run"
+
+    @property
+    def left_views(self) -> Mapping[TableName, Sequence[TableName]]:
+        """The views that only the next run recomputes, with what is rebuilt of what they read."""
+        reads = {one.flow.target: inputs_of(one, self.plan) for one in self.plan.refreshes}
+        return {
+            view: changed
+            for view, tables in reads.items()
+            if view not in self.names and (changed := [one for one in tables if one in self.names])
+        }
 
     def refuse_losses(self, accept_loss: Sequence[str]) -> None:
         """Refuse to remove rows that cannot be read again."""
@@ -115,7 +123,8 @@ class RefreshPlan:
 
     def _removed(self, name: TableName) -> str:
         if name not in self.sizes:
-            return "the table does not exist yet"
+            known = self.plan.project.storage.checkpoints(name).exists()
+            return "the table is missing" if known else "the table does not exist yet"
         rows, size = self.sizes[name]
         count = "all rows" if rows is None else "its 1 row" if rows == 1 else f"all {rows:,} rows"
         quarantine = (
@@ -164,7 +173,9 @@ def plan_refresh(
             if not missing or any(one not in names for one in missing):
                 raise _with_upstream(error, named, missing) from error
             read = ", ".join(one.short for one in missing)
-            text = f"it is not known whether {read}, which is missing, can be read again as it was"
+            text = (
+                f"some of its rows may not come back: {read} is missing, and may not get the same rows again"
+            )
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
         except HeadraceError as error:
             text = f"its sources could not be checked: {error.headline}"
@@ -268,14 +279,20 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
     names = (*named, *find_downstream(named, streams))
     for name in names:
         if name in kept:
-            added = (
-                () if name in named else (f"it reads {', '.join(one.short for one in named)} as a stream",)
-            )
+            read = [one.short for one in named if name in find_downstream((one,), streams)]
+            what, of, added = "it", name.short, list[str]()
+            if name not in named:
+                what, of = f"its reader {name.short}", " and ".join(read)
+                added = [f"{name.short} reads {of} as a stream, and would get the rows twice"]
             raise FullRefreshNotAllowedError(
-                f"{name.short} cannot be rebuilt: it has the table property {_ALLOWED} = false",
+                f"{of} cannot be rebuilt: {what} has the table property {_ALLOWED} = false",
                 location=argument_location(kept[name].location, "table_properties", _ALLOWED),
                 facts=(*added, "nothing was changed"),
-                remedies=(f"remove the property {_ALLOWED}, if its rows may be removed",),
+                remedies=(
+                    f"if the rows of {name.short} may be removed, remove the property {_ALLOWED}, "
+                    f"then {'rebuild both' if added else 'rebuild it'}:   "
+                    f"headrace full-refresh {' '.join(one.short for one in named)}",
+                ),
                 params={"dataset": str(name)},
             )
     return names

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import ArgumentInvalidError, HeadraceError, PinInvalidError, did_you_mean
+from headrace.errors import (
+    RUN_FIRST,
+    ArgumentInvalidError,
+    HeadraceError,
+    PinInvalidError,
+    StorageUnwritableError,
+    did_you_mean,
+)
 from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.pins import (
     Pin,
@@ -22,6 +29,7 @@ from headrace.maintain.pins import (
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.texts import typed_duration
 from headrace.observe.read import Rows, Selection, find_dataset, find_table, read_rows
 from headrace.project.engine import Engine
 from headrace.storage.locate import reach_s3
@@ -208,11 +216,10 @@ class StoredPipeline:
     def _redacted(self) -> Iterator[None]:
         try:
             yield
+        except StorageUnwritableError as error:
+            raise error.with_location(self.settings.places.get("storage")) from error.__cause__
         except HeadraceError as error:
             raise self.settings.redactor.error(error) from error.__cause__
-
-
-_PINNED = "--for 30d"
 
 
 @dataclass(frozen=True)
@@ -236,7 +243,8 @@ class Pins:
         """
         name = self._name(table)
         storage = self.settings.storage
-        chosen = self._chosen(name, version)
+        options = f"--for {typed_duration(seconds)}"
+        chosen = self._chosen(name, version, options)
         # A version that is already pinned still has its files.
         is_kept = any(one.version == chosen for one in load_pins(storage, name))
         pin = Pin(table=name, version=chosen, until=datetime.now(UTC) + timedelta(seconds=seconds))
@@ -247,7 +255,7 @@ class Pins:
             remove_pins(storage, name, chosen)
             problem = f"{name.short}: files of version {chosen} were deleted by a vacuum"
             held = f"the oldest version with all its files is {oldest}"
-            remedy = f"pin that version:   headrace pin {name.short} --version {oldest} {_PINNED}"
+            remedy = f"pin that version:   headrace pin {name.short} --version {oldest} {options}"
             raise _invalid_pin(name, problem, held, remedy, version=chosen)
         return pin
 
@@ -293,14 +301,14 @@ class Pins:
         """Remove a registered reader, and return it."""
         return remove_reader(self.settings.storage, self._name(table), reader)
 
-    def _chosen(self, name: TableName, version: int | None, options: str = _PINNED) -> int:
+    def _chosen(self, name: TableName, version: int | None, options: str) -> int:
         """A version of a table, by default the newest. `options`: those of the command that chooses it."""
         known = readable_versions(self.settings.storage.table(name))
         chosen = known[-1] if version is None and known else version
         if chosen is None or chosen not in known:
             held = f"its versions: {known[0]} to {known[-1]}" if known else "its log has no version"
             problem = f"{name.short} has no version {chosen}"
-            remedy = "write the table first:   headrace run"
+            remedy = RUN_FIRST
             if known:
                 remedy = f"name the newest:   headrace pin {name.short} --version {known[-1]} {options}"
             raise _invalid_pin(name, problem, held, remedy, version=chosen)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from headrace.errors import CommandLineError
 from headrace.model.project import ProjectSettings
-from headrace.runtime.defaults import default_master, is_local
+from headrace.runtime.defaults import default_master
 from headrace.runtime.places import cache_folder
-from headrace.runtime.python_packages import package_settings
+from headrace.runtime.python_packages import spark_settings
 from headrace.runtime.submit import DeployMode, Submission, build_submission
 
 IMAGE_PIPELINE = "/opt/headrace/pipeline"
@@ -19,10 +19,7 @@ IMAGE_PIPELINE = "/opt/headrace/pipeline"
 
 def plan_submission(settings: ProjectSettings, mode: DeployMode, arguments: Sequence[str]) -> Submission:
     """`arguments`: those of `headrace run`, without the options that name the pipeline."""
-    conf = {key: value for key, value in settings.configuration.items() if key.startswith("spark.")}
-    master = settings.master or conf.get("spark.master") or default_master()
-    if not is_local(master):
-        conf |= package_settings(settings.cluster.packages, conf, settings.cluster.location)
+    master = settings.master or default_master()
     spec, archive = settings.file, None
     if mode == "cluster":
         _check_cluster_mode(settings, master)
@@ -31,14 +28,17 @@ def plan_submission(settings: ProjectSettings, mode: DeployMode, arguments: Sequ
         else:
             spec, archive = Path("pipeline") / spec.name, _pack_folder(settings)
     named = ["run", "--project", str(spec), "--profile", settings.profile]
+    from headrace.storage.s3.spark import find_support
+
     return build_submission(
         settings.name,
         master,
         mode,
-        conf,
+        spark_settings(settings),
         memory=settings.memory,
         arguments=[*named, *arguments],
         archive=archive,
+        storage=find_support(settings),
     )
 
 

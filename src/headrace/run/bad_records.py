@@ -21,6 +21,7 @@ from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.limits import count_records
 from headrace.run.narrowing import RaisingRecord, union
+from headrace.run.new_columns import ColumnTrial
 from headrace.run.stop import PlanAgain
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.target import BatchStamp
@@ -49,6 +50,7 @@ class DriftCheck:
 
     planned: PlannedFlow
     find: Callable[..., Sequence[BadRecords]]  # reads a batch a second time
+    trial: ColumnTrial
     update: str
     emit: Emitter
     _reported: set[str] = field(default_factory=set, init=False)
@@ -76,25 +78,28 @@ class DriftCheck:
         if sorted(one.evolving.number for one in reads) != self._numbers:
             # Another flow has found new fields of the same topic.
             raise PlanAgain
-        changes = [self._evolve(one, stamp) for one in reads]
+        changes = [self._evolve(session, one, stamp) for one in reads]
         if any(changes):
             raise PlanAgain
 
-    def _evolve(self, read: NewFields, stamp: BatchStamp) -> bool:
+    def _evolve(self, session: SparkSession, read: NewFields, stamp: BatchStamp) -> bool:
         """Add a version with the new fields of a read; whether there are any."""
         evolving = read.evolving
         (row,) = read.frame.collect()
         if row.schema is None:
             return False
-        return self.add_fields(evolving, stamp, from_variant(row.schema), json.loads(row.example))
+        return self.add_fields(session, evolving, stamp, from_variant(row.schema), json.loads(row.example))
 
     def add_fields(
-        self, evolving: Evolving, stamp: BatchStamp, fields: Mapping[str, Any], example: Mapping[str, Any]
+        self,
+        session: SparkSession,
+        evolving: Evolving,
+        stamp: BatchStamp,
+        fields: Mapping[str, Any],
+        example: Mapping[str, Any],
     ) -> bool:
         """Add a version with new fields of a read; whether there are any that can be columns."""
-        own = {name.lower() for name in evolving.schema.fieldNames()}
-        taken = [one["name"] for one in self.planned.schema["fields"] if one["name"].lower() not in own]
-        found = evolve(evolving.schema.jsonValue(), fields, evolving.drift, taken)
+        found = evolve(evolving.schema.jsonValue(), fields, evolving.drift)
         if not found.changes:
             return False
         version = SchemaVersion(
@@ -105,6 +110,9 @@ class DriftCheck:
             checkpoint=stamp.checkpoint,
             batch=stamp.batch,
             example=example,
+        )
+        version = self.trial.fit(
+            session, evolving.versions.source, evolving.schema.fieldNames(), version, stamp
         )
         if evolving.versions.add(version):
             self._report(stamp, version.added, version.example, version.number)

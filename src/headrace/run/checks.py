@@ -138,14 +138,18 @@ class DatasetChecks:
                 failed.append((check, outcome.fact))
         if failed:
             check, fact = failed[0]
-            again = f"correct the sources, then read them again:   headrace full-refresh {self.dataset.short}"
+            version = newest_version(self.storage.table(self.dataset))
+            short = self.dataset.short
+            again = f"correct the sources, then read them again:   headrace full-refresh {short}"
+            if check.kind != "unique":
+                again = "correct the rows of the table, then run again:   headrace run"
             raise DatasetCheckFailedError(
-                f"{self.dataset.short} fails the check `{check.name}`",
+                f"{short} fails the check `{check.name}`",
                 location=check.location,
-                facts=(fact, "its rows are committed"),
+                facts=(fact, f"the rows of {short} are committed (v{version})"),
                 remedies=(
-                    *([again] if check.kind == "unique" else []),
-                    "correct the rows or their sources, then run again:   headrace run",
+                    again,
+                    "or only warn: remove `fail` from the check, then run again:   headrace run",
                 ),
                 params={"dataset": str(self.dataset), "checks": [one.name for one, _ in failed]},
             )

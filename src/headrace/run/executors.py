@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -140,11 +140,15 @@ class FlowLoads:
 
 
 class Executors(Protocol):
-    def count(self) -> int: ...
+    def look(self) -> int:
+        """Returns how many there are now, and notes which of them have nothing to do."""
+        ...
 
     def request(self, total: int) -> None: ...
 
-    def give_back(self, most: int) -> None: ...
+    def give_back(self, most: int) -> None:
+        """End up to some executors that had nothing to do at the last two looks."""
+        ...
 
 
 class SparkExecutors:
@@ -155,31 +159,30 @@ class SparkExecutors:
         self._jvm = context._jvm
         self._context = context._jsc.sc()
         self._idle: frozenset[str] = frozenset()
+        self._idle_twice: frozenset[str] = frozenset()
 
-    def count(self) -> int:
-        return len(self._active())
+    def look(self) -> int:
+        """Returns how many there are now, and notes which of them have nothing to do.
+
+        The rows of a batch that Spark keeps, and its tasks, are the work of a batch that is not over.
+        """
+        found = self._context.statusStore().executorList(True)
+        active = [one for one in map(found.apply, range(found.size())) if one.id() != "driver"]
+        idle = frozenset(one.id() for one in active if not one.activeTasks() and not one.rddBlocks())
+        self._idle, self._idle_twice = idle, idle & self._idle
+        return len(active)
 
     def request(self, total: int) -> None:
         self._context.requestTotalExecutors(total, 0, self._jvm.scala.collection.immutable.HashMap())
 
     def give_back(self, most: int) -> None:
-        """End up to some executors that had nothing to do at this look and at the last one.
-
-        The rows of a batch that Spark keeps, and its tasks, are the work of a batch that is not over. Spark
-        itself refuses to end an executor that has got a task meanwhile.
-        """
-        idle = {name for name, one in self._active().items() if not one.activeTasks() and not one.rddBlocks()}
-        chosen = sorted(idle & self._idle, key=lambda name: (len(name), name), reverse=True)[:most]
-        self._idle = frozenset(idle)
+        """End up to some executors that had nothing to do at the last two looks. Spark itself refuses to end
+        an executor that has got a task meanwhile."""
+        chosen = sorted(self._idle_twice, key=lambda name: (len(name), name), reverse=True)[:most]
         if chosen:
             names = self._jvm.PythonUtils.toSeq(chosen)
             # The total is requested by `request`; an executor that is ended counts as no failure.
             self._context.schedulerBackend().killExecutors(names, False, False, False)
-
-    def _active(self) -> Mapping[str, Any]:
-        found = self._context.statusStore().executorList(True)
-        all_of_them = [found.apply(number) for number in range(found.size())]
-        return {one.id(): one for one in all_of_them if one.id() != "driver"}
 
 
 class ExecutorScaling:
@@ -208,18 +211,26 @@ class ExecutorScaling:
         self._thread.join(10.0)
 
     def _run(self) -> None:
+        demand, is_failing = None, False
+        while not self._stop.is_set():
+            try:
+                demand = self._begin() if demand is None else self._look(demand)
+                is_failing = False
+            except Exception:
+                # The next look may succeed. The end of a run stops the session.
+                if not is_failing and not self._stop.is_set():
+                    _LOG.warning("the number of executors cannot be changed at the moment", exc_info=True)
+                is_failing = True
+            self._stop.wait(self._look_s)
+
+    def _begin(self) -> Demand:
         demand = Demand(self._limits.least)
-        try:
-            self._executors.request(demand.wanted)
-            self._report(self._executors.count(), demand.wanted, "the run begins with `min` executors")
-            while not self._stop.wait(self._look_s):
-                demand = self._look(demand)
-        except Exception:
-            if not self._stop.is_set():
-                _LOG.warning("the number of executors is not changed any more", exc_info=True)
+        self._executors.request(demand.wanted)
+        self._report(self._executors.look(), demand.wanted, "the run begins with `min` executors")
+        return demand
 
     def _look(self, demand: Demand) -> Demand:
-        count, now = self._executors.count(), time.monotonic()
+        count, now = self._executors.look(), time.monotonic()
         new, reason = decide(self._limits, demand, self._loads.loads(now), count, now)
         if reason is not None:
             self._executors.request(new.wanted)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from headrace.errors import HeadraceError, SetupError
+from headrace.errors import NOT_COMMITTED, FlowFailedError, HeadraceError, SetupError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RunFlowStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
 from headrace.run.context import UpdateContext
 from headrace.run.flow import FlowRunner, OpeningGate
-from headrace.run.readiness import FeedState, find_blocked
+from headrace.run.readiness import Blocked, FeedState, Skip, find_blocked
 from headrace.run.reporting import FlowReports, FlowResult
 from headrace.run.runners import make_flow
 from headrace.run.stop import StopSignal
@@ -56,13 +56,16 @@ class UpdateFlows:
         for name in list(self._leases):
             self._release(name)
 
-    def open(self) -> Mapping[str, Exception]:
-        """Take the leases, then create and alter the tables. Report flows that cannot be started as failed.
-        Returns why flows and views cannot be started, by name."""
+    def open(self) -> Mapping[str, Blocked]:
+        """Take the leases, then create and alter the tables. Report flows that cannot be started. Returns why
+        flows and views cannot be started, by name."""
         blocked = self._open_tables(self._take_leases())
         for name, planned in self.planned.items():
-            if (error := blocked.get(name)) is not None:
-                self.fail(name, self._failures.as_error(error, planned.flow))
+            match blocked.get(name):
+                case Skip(reason=reason):
+                    self.skip(name, reason)
+                case Exception() as error:
+                    self.fail(name, self._failures.as_error(error, planned.flow))
         return blocked
 
     def start(self, *names: str) -> None:
@@ -134,7 +137,7 @@ class UpdateFlows:
                 refused |= dict.fromkeys(names, error)
         return refused
 
-    def _open_tables(self, refused: Mapping[str, Exception]) -> Mapping[str, Exception]:
+    def _open_tables(self, refused: Mapping[str, Exception]) -> Mapping[str, Blocked]:
         storage = self._context.settings.storage
         unopened: dict[TableName, Exception] = {}
         blocked = find_blocked(self._plan, unopened, refused)
@@ -176,7 +179,11 @@ class UpdateFlows:
     def _run_with_plans(self, name: str, stop: StopSignal) -> FlowResult:
         """Run a flow; if it needs a new plan, it continues with one."""
         result = self._run(self._runners[name], stop)
+        plans = SamePlans()
         while result.outcome == "plan again":
+            runner = self._runners[name]
+            if plans.are_too_many(runner.planned, runner.progress.batches):
+                return self._reports.failed(runner.planned, _never_ends(runner.planned), runner.progress)
             result = self._plan_again(name)(stop)
         return result
 
@@ -233,6 +240,39 @@ class UpdateFlows:
             for source in self.planned[name].sources
             if source.table is not None
         )
+
+
+_MOST_PLANS = 10
+"""The plans in a row that may change nothing, without a batch between them."""
+
+
+@dataclass
+class SamePlans:
+    """Counts the plans of a flow that are the same as the one before."""
+
+    _last: object = None
+    _count: int = 0
+
+    def are_too_many(self, planned: PlannedFlow, batches: int) -> bool:
+        """Whether planning a flow again would lead nowhere. `batches`: the batches of the flow so far."""
+        this = (planned.schema, [source.options for source in planned.sources], batches)
+        self._count = self._count + 1 if this == self._last else 0
+        self._last = this
+        return self._count >= _MOST_PLANS
+
+
+def _never_ends(planned: PlannedFlow) -> HeadraceError:
+    flow = planned.flow
+    return FlowFailedError(
+        f"flow {flow.name} was planned again {_MOST_PLANS} times, and its plan is always the same",
+        location=flow.location,
+        facts=("new columns of its source, for example, do not reach its query", NOT_COMMITTED),
+        remedies=(
+            "let the function of the flow read its stream each time that it is called, without a cache, and "
+            "start again:   headrace run",
+        ),
+        params={"flow": flow.name},
+    )
 
 
 def _stages_by_name(plan: Plan) -> tuple[dict[str, PlannedFlow], dict[TableName, OpenTableStage]]:

@@ -16,7 +16,7 @@ from headrace.run.stop import PlanAgain
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.target import BatchStamp
 from headrace.sources.bad_records import Evolving
-from headrace.sources.files.header_errors import foreign_header, new_columns, stateful_header, taken_columns
+from headrace.sources.files.header_errors import foreign_header, new_columns, stateful_header
 from headrace.sources.files.headers import HeaderGroup, HeaderRules
 from headrace.sources.files.read import infer_types
 from headrace.sources.source import Source
@@ -60,10 +60,9 @@ class HeaderCheck:
         if found is None:
             return False
         rules, groups = found
-        others = [group for group in groups if group.layout is not None and not group.layout.is_planned]
+        others = [group for group in groups if not group.layout.is_planned]
         for group in others:
-            assert group.layout is not None
-            if group.layout.is_foreign:
+            if rules.loses_all(group.layout):
                 raise foreign_header(stamp.flow, group, rules, source.location)
         if others and self.planned.stateful:
             raise stateful_header(stamp.flow, others[0], rules, source.location)
@@ -82,7 +81,6 @@ class HeaderCheck:
         new: list[HeaderGroup] = []
         ignored: dict[str, HeaderGroup] = {}
         for group in groups:
-            assert group.layout is not None
             actions = {
                 name: rules.action(name) for name in (group.layout.names[one] for one in group.layout.unknown)
             }
@@ -95,11 +93,11 @@ class HeaderCheck:
             evolving = Evolving.from_json(rules.evolving, self.schemas, rules.drift)
             kinds = self._kinds(session, source, rules, new)
             fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
-            if self.drift.add_fields(evolving, stamp, {"type": "struct", "fields": fields}, _example(new[0])):
+            found = {"type": "struct", "fields": fields}
+            if self.drift.add_fields(session, evolving, stamp, found, _example(new[0])):
                 raise PlanAgain
-            made = {field["name"].lower() for field in self.planned.schema["fields"]}
-            if taken := [name for name in kinds if name.lower() in made]:
-                raise taken_columns(stamp.flow, new[0], taken, source.location)
+            if (lost := next((one for one in new if _is_lost(one, rules)), None)) is not None:
+                raise foreign_header(stamp.flow, lost, rules, source.location)
         if ignored:
             self.drift.report_ignored(stamp, ignored, _example(next(iter(ignored.values()))))
 
@@ -109,7 +107,6 @@ class HeaderCheck:
         """The types of the columns that the schema does not have, by name."""
         names: dict[str, str] = {}
         for group in groups:
-            assert group.layout is not None
             for index in group.layout.unknown:
                 name = group.layout.names[index]
                 names.setdefault(rules.fold(name), name)
@@ -118,6 +115,11 @@ class HeaderCheck:
             inferred = infer_types(session, source.options, groups, rules)
             kinds |= {name: inferred[name].jsonValue() for name in kinds if name in inferred}
         return kinds
+
+
+def _is_lost(group: HeaderGroup, rules: HeaderRules) -> bool:
+    """Whether no column of files can be a column of the table, and none is rescued."""
+    return group.layout.is_foreign and not rules.drift.has("rescue")
 
 
 def _example(group: HeaderGroup) -> Mapping[str, Any]:

@@ -103,7 +103,7 @@ def _check_state(surveyor: FlowSurveyor, opening: Continue) -> None:
     checkpoint = surveyor.settings.storage.checkpoint(flow.target, flow.name, opening.identity.generation)
     # A plan that was made before the last full refresh knows an earlier checkpoint.
     if mismatch is not None and mismatch.checkpoint == str(checkpoint):
-        raise state_changed(flow, mismatch, ("no record was read or written",))
+        raise state_changed(flow, mismatch, (f"{flow.name} has read and written nothing",))
 
 
 def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFacts, ...]) -> None:
@@ -319,21 +319,17 @@ class FlowOpener:
         identity = load_identity(known[-1]) if known else None
         if identity is None or table.checkpoints.get(flow.name, identity.checkpoint) != identity.checkpoint:
             orphans = sorted(set(table.checkpoints) - self.surveyor.declared_flows)
+            remedies = tuple(
+                f"rename the flow {one}:   headrace run --rename-flow {one}={flow.name}"
+                for one in orphans
+                if flow.name not in table.checkpoints
+            )
             raise RenameImpossibleError(
-                f"flow {old} cannot be renamed to {flow.name}: no flow {old} has written {flow.target.short}",
+                f"flow {old} cannot be renamed to {flow.name}: no flow {old} has written the table "
+                f"{flow.target.short}",
                 location=flow.location,
-                facts=(
-                    f"its checkpoint would be in {old_folder}",
-                    "`--rename-flow` renames a flow within one table; it does not rename a table",
-                ),
-                remedies=(
-                    *(
-                        f"if {one} was renamed:   headrace run --rename-flow {one}={flow.name}"
-                        for one in orphans
-                        if flow.name not in table.checkpoints
-                    ),
-                    "list the flows and their tables:   headrace status",
-                ),
+                facts=(f"flows that have written it: {', '.join(sorted(table.checkpoints)) or 'none'}",),
+                remedies=remedies or ("list the flows and their tables:   headrace status",),
                 params={"flow": flow.name, "old": old},
             )
         # The flow of the old name may still run, in a process that has not seen the new one.

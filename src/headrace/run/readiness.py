@@ -39,11 +39,14 @@ class Feed:
 
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """A flow or view is not started: a table that it reads was never written."""
+    """A flow or view is not started: a table that it reads was never written, or could not be opened."""
 
     reason: str
     failed: tuple[str, ...]
 
+
+Blocked = Exception | Skip
+"""Why a flow or view cannot be started: an error of its own, or one of a table that it reads."""
 
 Verdict = Literal["ready", "wait"] | Skip
 
@@ -117,7 +120,7 @@ class StaleUpstream:
 
     why: str  # the reason, as a clause that follows the name of the table
     facts: tuple[str, ...]
-    remedy: str
+    remedy: str  # with the name of the reader's table as {reader}
     lacks: frozenset[str] | None = None  # the missing columns, if no other column differs
 
     def matters_to(self, schema: columns.Schema) -> bool:
@@ -133,35 +136,45 @@ class StaleUpstream:
 
 def find_blocked(
     plan: Plan, refused: Mapping[TableName, Exception], unleased: Mapping[str, Exception] | None = None
-) -> dict[str, Exception]:
-    """The errors of flows and views that cannot be started, by the name of the flow or view.
+) -> dict[str, Blocked]:
+    """Why flows and views cannot be started, by the name of the flow or view.
 
     A flow that is not started does not update its table, so it can block the readers of the table.
     """
-    unfit = {name: _refused(name, error) for name, error in refused.items()}
+    unfit: dict[TableName, StaleUpstream | Skip] = {
+        name: _refused(name, error) for name, error in refused.items()
+    }
     unfit |= _left_out(plan)
-    found: dict[str, Exception] = {}
+    found: dict[str, Blocked] = {}
     # A stage comes after the stages of the tables that it reads.
     for stage in plan.stages:
         match stage:
             case RunFlowStage(planned=planned):
                 flow = planned.flow
-                error = (
+                error: Blocked | None = (
                     (unleased or {}).get(flow.name)
                     or refused.get(flow.target)
-                    or _error(f"flow {flow.name}", flow.location, reads_of(planned), planned.schema, unfit)
+                    or _error(
+                        f"flow {flow.name}",
+                        flow.target,
+                        flow.location,
+                        reads_of(planned),
+                        planned.schema,
+                        unfit,
+                    )
                 )
                 if error is None:
                     continue
                 found[flow.name] = error
                 if plan.flows_of(flow.target) <= found.keys():
-                    unfit = _not_opened(plan, flow.target, error) | unfit
+                    unfit = {**_not_opened(plan, flow.target, error), **unfit}
             case RefreshViewStage(view=view, planned=refresh):
                 name = view.name
-                error = _error(name.short, view.location, inputs_of(refresh, plan), refresh.schema, unfit)
+                reads = inputs_of(refresh, plan)
+                error = _error(name.short, name, view.location, reads, refresh.schema, unfit)
                 if error is not None:
                     found[str(name)] = error
-                    unfit = _not_opened(plan, name, error) | unfit
+                    unfit = {**_not_opened(plan, name, error), **unfit}
             case OpenTableStage():
                 pass
             case _:
@@ -175,13 +188,16 @@ def _left_out(plan: Plan) -> dict[TableName, StaleUpstream]:
     unfit: dict[TableName, StaleUpstream] = {}
     for dataset in plan.datasets:
         if isinstance(dataset, StreamingTable | MaterializedView) and dataset.name not in opened:
-            unfit |= _outdated(plan, dataset.name, "was left out of this run")
+            unfit |= _outdated(plan, dataset.name, "this run does not update it")
     return unfit
 
 
-def _not_opened(plan: Plan, name: TableName, error: Exception) -> dict[TableName, StaleUpstream]:
-    cause = f"[{error.code}] {error.summary}" if isinstance(error, HeadraceError) else text_of(error)
-    found = _outdated(plan, name, "was not brought up to date")
+def _not_opened(plan: Plan, name: TableName, error: Blocked) -> dict[TableName, StaleUpstream]:
+    if isinstance(error, Skip):
+        cause = f"it was skipped: {error.reason}"
+    else:
+        cause = f"[{error.code}] {error.summary}" if isinstance(error, HeadraceError) else text_of(error)
+    found = _outdated(plan, name, "it was not brought up to date")
     return {name: replace(one, facts=(cause, *one.facts), remedy=_FIRST) for name, one in found.items()}
 
 
@@ -193,34 +209,32 @@ def reads_of(planned: PlannedFlow) -> tuple[TableName, ...]:
 
 def _error(
     label: str,
+    target: TableName,
     location: SourceLocation,
     reads: Iterable[TableName],
     schema: columns.Schema,
-    unfit: Mapping[TableName, StaleUpstream],
-) -> UpstreamSchemaStaleError | None:
+    unfit: Mapping[TableName, StaleUpstream | Skip],
+) -> UpstreamSchemaStaleError | Skip | None:
     for name in reads:
         found = unfit.get(name)
+        if isinstance(found, Skip):
+            return found
         if found is None or not found.matters_to(schema):
             continue
         return UpstreamSchemaStaleError(
             f"{label} reads {name.short}, which {found.why}",
             location=location,
             facts=(*found.facts, "nothing was read or written"),
-            remedies=(found.remedy,),
+            remedies=(found.remedy.format(reader=target.short),),
             params={"table": str(name)},
         )
     return None
 
 
-def _refused(name: TableName, error: Exception) -> StaleUpstream:
-    text = f"{type(error).__name__}: {text_of(error)}"
-    if isinstance(error, HeadraceError):
-        text = f"[{error.code}] {error.summary}"
-    return StaleUpstream(
-        why="this run could not open",
-        facts=(text.splitlines()[0],),
-        remedy=f"follow the help of the error of {name.short}, then run again:   headrace run",
-    )
+def _refused(name: TableName, error: Exception) -> Skip:
+    """Why the readers of a table do not start; its own flows report the error."""
+    code = error.code if isinstance(error, HeadraceError) else type(error).__name__
+    return Skip(reason=f"it reads {name.short}, which could not be opened ({code})", failed=(name.short,))
 
 
 def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUpstream]:
@@ -235,12 +249,14 @@ def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUps
     facts = [f"{column} is {was} in the table, and declared as {now}" for column, now, was in changed]
     facts += [f"{'.'.join(path)} is declared, but not in the table" for path in added]
     is_streaming = any(isinstance(one, StreamingTable) and one.name == name for one in plan.datasets)
-    verb = "full-refresh" if changed and is_streaming else "run"
+    remedy = f"run both:   headrace run {name.short} {{reader}}"
+    if changed and is_streaming:
+        remedy = f"rebuild that table, then run again:   headrace full-refresh {name.short}"
     return {
         name: StaleUpstream(
-            why=f"does not have its declared columns, and {how}",
+            why=f"does not have its declared columns yet; {how}",
             facts=tuple(facts),
-            remedy=f"update that table first:   headrace {verb} {name.short}",
+            remedy=remedy,
             lacks=None if changed else frozenset(path[0].casefold() for path in added),
         )
     }

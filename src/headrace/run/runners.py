@@ -22,6 +22,7 @@ from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.headers import HeaderCheck
 from headrace.run.limits import BatchLimits, most_tasks
 from headrace.run.narrowing import RecordSearch
+from headrace.run.new_columns import ColumnTrial
 from headrace.run.opening import FlowOpener, OpenedFlow
 from headrace.run.readiness import inputs_of
 from headrace.run.reporting import BatchReporter, FlowReports, LagGauge, Progress
@@ -84,7 +85,14 @@ class BatchSetup:
             checkpoint=opened.path,
         )
         find = partial(self.context.queries.find_bad_records, planned=planned, checkpoint=opened.path)
-        drift = DriftCheck(planned=planned, find=find, update=self.context.update, emit=self.context.emit)
+        build_ranges = self.context.queries.build_ranges
+        drift = DriftCheck(
+            planned=planned,
+            find=find,
+            trial=ColumnTrial(planned=planned, build_ranges=build_ranges, checkpoint=opened.path),
+            update=self.context.update,
+            emit=self.context.emit,
+        )
         return BatchFunction(
             planned=planned,
             lease=lease,

@@ -11,7 +11,7 @@ from headrace.plan.stages import Plan, RefreshViewStage, RunFlowStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks
 from headrace.run.context import UpdateContext
 from headrace.run.flows import UpdateFlows
-from headrace.run.readiness import Feed, Skip, Verdict, is_written, judge_inputs, reads_of
+from headrace.run.readiness import Blocked, Feed, Skip, Verdict, is_written, judge_inputs, reads_of
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import Supervisor
 from headrace.run.views import ViewRunner
@@ -54,11 +54,15 @@ class Schedule:
         for view in self._views.values():
             view.release()
 
-    def block_views(self, blocked: Mapping[str, Exception]) -> None:
-        """Report the views that cannot be refreshed as failed."""
+    def block_views(self, blocked: Mapping[str, Blocked]) -> None:
+        """Report the views that cannot be refreshed."""
+        self._causes |= {name: one.failed for name, one in blocked.items() if isinstance(one, Skip)}
         for name, view in self._views.items():
-            if (error := blocked.get(str(name))) is not None:
-                view.fail(error)
+            match blocked.get(str(name)):
+                case Skip(reason=reason):
+                    view.skip(reason)
+                case Exception() as error:
+                    view.fail(error)
 
     def run_once(self, plan: Plan) -> None:
         """Process what the sources hold now, level by level."""

@@ -159,12 +159,14 @@ class SnapshotFeed:
         if nulls:
             problems.append("1 key has a NULL" if nulls == 1 else f"{nulls:,} keys have a NULL")
         raise SnapshotKeysInvalidError(
-            f"flow {flow.name}: the snapshot {version} cannot be applied by {', '.join(flow.keys)}: "
-            + " and ".join(problems),
+            f"flow {flow.name}: the snapshot {version} of {flow.snapshots.name if flow.snapshots else '?'} "
+            f"cannot be applied by {', '.join(flow.keys)}: " + " and ".join(problems),
             location=flow.location,
             facts=[*facts, "the snapshot was not applied"],
             remedies=[
-                "correct the snapshot, then run again:   headrace run",
+                "keep one row of each key in the snapshot, then run again:   headrace run"
+                if twice
+                else "correct the snapshot, then run again:   headrace run",
                 "or declare keys that identify a row",
             ],
             params={"flow": flow.name, "snapshot": version, "twice": twice, "nulls": nulls},

@@ -8,24 +8,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.contracts.expectations import RowSplit, read_counts, with_checks
 from headrace.contracts.rejected import REASONS, Rejection, as_rejected
-from headrace.errors import ExpectationFailedError, MaxRejectedExceededError, RowsNotRepeatableError
+from headrace.errors import (
+    ExpectationFailedError,
+    MaxRejectedExceededError,
+    RowsNotRepeatableError,
+    SourceLocation,
+)
 from headrace.model.counts import BadRecordCount, BatchCounts
 from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit
 from headrace.model.texts import counted
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch
 from headrace.run.narrowing import RaisingRecord, union
+from headrace.runtime.lazy_pyspark import DataFrame, Row, SparkSession
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.protocol import check_not_replaced
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows, TargetReader
 from headrace.sources.registry import describe_record
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
 
 _SHOWN: Final = 5
 _SEARCHED: Final = 1000
@@ -39,9 +42,10 @@ def check_rejected(
     rejected: DataFrame | None,
     outcome: str,
     past: Iterable[Mapping[str, Any]] = (),
+    place: SourceLocation | None = None,
 ) -> None:
     """Check that no more records are rejected than a dataset allows. Nothing is committed yet. `rejected`:
-    the rows for the quarantine table, if there are any."""
+    the rows for the quarantine table, if there are any. `place`: where the spec sets the limit."""
     if not _rejected(own := counts.to_json()):
         return
     judged = [own, *past]
@@ -53,6 +57,7 @@ def check_rejected(
         name, what = flow.target.short, "a refresh"
     shown = [] if rejected is None else rejected.select("source", "reasons").limit(_SHOWN).collect()
     enough = f"{math.ceil(100 * count / records)}%" if str(limit).endswith("%") else str(count)
+    where = f"at {place}" if place else "in headrace.yml or the declaration"
     failed = [one for one in counts.expectations if one.failed and one.action in ("quarantine", "drop")]
     raise MaxRejectedExceededError(
         f"{name}: {count:,} of {counted(records, 'record')} of {what} "
@@ -70,7 +75,7 @@ def check_rejected(
         ),
         remedies=(
             "correct the source, the schema or the expectations, and run again:   headrace run",
-            f"or allow more rejected records, in headrace.yml or the declaration: max_rejected: {enough}",
+            f"or allow more rejected records, {where}: max_rejected: {enough}",
         ),
         params={"flow": flow.name, "rejected": count, "records": records, "max_rejected": str(limit)},
     )
@@ -99,8 +104,8 @@ _SHOWN_CHARACTERS = 300
 class BatchSplit:
     """Splits the batches of one query of a flow.
 
-    Rows go by the expectations of the flow's target. Bad records, which the readers of the query have left
-    out, go to the quarantine together with the rejected rows.
+    The expectations of the flow's target decide about each row. The rejected rows go to the quarantine,
+    together with the bad records that the readers of the query have left out.
     """
 
     planned: PlannedFlow
@@ -122,8 +127,8 @@ class BatchSplit:
         """Split a batch that the flow's target does not hold yet; the caller settles it before the commit.
 
         Rejected rows are computed a second time. If that could give other rows, Spark keeps the batch
-        meanwhile. So it does with rows that are not those of the streaming query: their current timestamp is
-        another one in each job. `is_built_again`: whether the rows are of such a query.
+        meanwhile. `is_built_again`: whether the rows come from another query than the streaming one. Spark
+        keeps them, too: each job would compute them with a current timestamp of its own.
         """
         planned = self.planned
         is_built_again = is_built_again or bool(raising)
@@ -145,7 +150,7 @@ class BatchSplit:
             release=None if kept is None else kept.unpersist,
             is_kept=kept is not None,
         )
-        # Such a query does not count.
+        # A query that was built again does not count the rows of its views.
         views = () if is_built_again else planned.checked_views
         return _with_counts(found, partial(self._view_counts, stamp.flow)) if views else found
 
@@ -176,7 +181,8 @@ class BatchSplit:
                 counts = split.counts(records - rejected).with_bad_records(found.counts)
                 limit = planned.max_rejected
                 batch = f"batch {stamp.batch} was not written"
-                check_rejected(planned.flow, limit, counts, rows, batch, self._past(limit.batches - 1))
+                past = self._past(limit.batches - 1)
+                check_rejected(planned.flow, limit, counts, rows, batch, past, planned.limit_place)
             if counted or found.quarantined or (is_first and self.quarantine.holds(split.session, stamp)):
                 written = self.quarantine.write(
                     split.session, rows, stamp, partial(check_not_replaced, self.target, stamp)
@@ -205,16 +211,16 @@ class BatchSplit:
             coordinates={} if places is None else places.to_json(),
         )
 
-    def _not_repeatable(self, stamp: BatchStamp, counted: int, written: int) -> RowsNotRepeatableError:
+    def _not_repeatable(self, stamp: BatchStamp, first: int, second: int) -> RowsNotRepeatableError:
         return RowsNotRepeatableError(
             f"flow {stamp.flow}: batch {stamp.batch} was computed twice and gave other rows",
             location=self.planned.flow.location,
             facts=(
-                f"{counted} rows failed an expectation the first time, {written} the second time",
-                f"the batch was not committed; the {written} rows in the quarantine are pending, and the "
-                "next attempt replaces them",
+                f"{counted(first, 'row')} failed an expectation the first time, {second:,} the second time: "
+                "a function of the query gives another result each time",
+                "the batch was not committed; the next attempt replaces its rows in the quarantine",
             ),
-            remedies=("declare a function whose result can change: udf(..).asNondeterministic()",),
+            remedies=("declare this function as changing: F.udf(..).asNondeterministic()",),
             params={"flow": stamp.flow, "batch": stamp.batch},
         )
 

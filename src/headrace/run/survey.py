@@ -86,6 +86,7 @@ class FlowSurveyor:
             flow=flow.name,
             dataset=str(flow.target),
             location=flow.location,
+            folder=str(self.checkpoints),
             declared_flows=self.declared_flows,
             sources=self.look(past),
             stateful=planned.stateful,
@@ -245,7 +246,10 @@ def table_lost(planned: PlannedFlow, fact: str) -> TableLostError:
         f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
         location=flow.location,
         facts=(fact, "nothing was read or written"),
-        remedies=(rebuild_remedy(flow.target.short, [one.short for one in planned.readers]),),
+        remedies=(
+            "restore the folder from a copy, then run again:   headrace run",
+            f"or {rebuild_remedy(flow.target.short, [one.short for one in planned.readers])}",
+        ),
         params={"flow": flow.name, "dataset": str(flow.target)},
     )
 
@@ -276,7 +280,7 @@ def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
     return RefreshUnfinishedError(
         f"a full refresh of {flow.target.short} was interrupted",
         location=flow.location,
-        facts=("its rows were removed, and not all of its flows start from the beginning yet",),
+        facts=("its rows were removed, and its flows have not read them again",),
         remedies=(f"complete it:   headrace full-refresh {flow.target.short}",),
         params={"flow": flow.name, "dataset": str(flow.target)},
     )

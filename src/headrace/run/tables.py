@@ -13,6 +13,7 @@ from headrace.errors import (
     KeysChangedError,
     SchemaMismatchError,
     TableFolderTakenError,
+    TableNameTakenError,
 )
 from headrace.model.changes import END, SEQUENCE, START
 from headrace.model.declarations import MaterializedView, StreamingTable
@@ -61,12 +62,16 @@ def register_tables(plan: Plan, spark: SparkSession) -> None:
     """Register the tables that the storage holds and the plan reads in the session's catalog."""
     storage = plan.project.storage
     views = [refresh.flow.target for refresh in plan.refreshes]
+    declared = {one.name: one.location for one in plan.datasets}
     for name in dict.fromkeys([*plan.tables_read, *views]):
-        if is_table(storage.table(name)):
-            register_table(spark, name, storage.table(name))
-            publish_table(spark, name, storage.table(name))
-        else:
-            check_name(spark, name, storage.table(name))
+        try:
+            if is_table(storage.table(name)):
+                register_table(spark, name, storage.table(name))
+                publish_table(spark, name, storage.table(name))
+            else:
+                check_name(spark, name, storage.table(name))
+        except TableNameTakenError as error:
+            raise error.with_location(declared.get(name)) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,7 +385,8 @@ def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
     for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
         batches = load_state(path).last_planned + 1
         if batches > 0:
-            raise table_lost(planned, f"the checkpoint {path} has {counted(batches, 'batch')}")
+            folder, held = storage.table(flow.target), counted(batches, "batch")
+            raise table_lost(planned, f"{folder} is missing; its checkpoint {path} has {held}")
 
 
 def _has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:

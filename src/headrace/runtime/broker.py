@@ -87,7 +87,7 @@ class Broker:
     def __init__(
         self, directory: Path | None = None, *, port: int | None = None, bound: bool = False
     ) -> None:
-        # Without links: the watcher would take a link that is changed for a folder that was deleted.
+        # Links are resolved: if one were changed, the watcher would see a deleted folder.
         self.directory = (directory or broker_folder()).resolve()
         self._port = port
         self._bound = bound
@@ -157,7 +157,7 @@ class Broker:
         if not _listens(_port(bootstrap)):
             self._await_answer(bootstrap, process.pid)
         if record.watcher is not None and record.watcher.find() is None:
-            # It was killed: nothing would end the broker.
+            # The watcher was killed. Without one, nothing ends an idle broker.
             watcher = self._start_watcher(process.pid, _port(bootstrap), record.idle_minutes * 60)
             replace(record, watcher=watcher).save(self.directory)
         return bootstrap
@@ -193,7 +193,9 @@ class Broker:
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicExistsError(
                     f"topic `{name}` exists; nothing was changed",
-                    remedies=["list the topics:   headrace broker topics list"],
+                    remedies=[
+                        "use it as it is, or choose another name:   headrace broker topics create NAME"
+                    ],
                     params={"topic": name},
                 ) from error
             if reason.retriable() or reason.code() < 0:
@@ -258,7 +260,7 @@ class Broker:
         ports = self._choose_ports()
         self._write_properties(ports)
         if not (self.data / "meta.properties").is_file():
-            # Records are no code: `git add .` in the pipeline's folder leaves them out.
+            # `git add .` in the pipeline's folder leaves the records out.
             (self.directory / ".gitignore").write_text("*\n")
             format_storage(self._properties, self.log_file)
         command = [*java_command(self._properties, self.log_file), "kafka.Kafka", str(self._properties)]
@@ -473,7 +475,7 @@ def _listens(port: int) -> bool:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As Kafka binds it: a connection in TIME_WAIT does not occupy the port.
+        # Kafka sets this option, too. With it, a connection in TIME_WAIT does not occupy the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

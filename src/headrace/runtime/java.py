@@ -59,7 +59,7 @@ def _find_java(java_home: str | None) -> Java:
         if version is not None:
             return Java(wheel, version, "wheel", passed_over)
     raise JavaUnsuitableError(
-        passed_over or missing or "no Java was found",
+        f"JAVA_HOME cannot be used: {passed_over}" if passed_over else missing or "no Java was found",
         facts=[missing] if passed_over and missing else [],
         remedies=[
             f"set JAVA_HOME to a Java {MINIMUM} or newer",

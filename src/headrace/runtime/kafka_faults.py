@@ -117,7 +117,7 @@ def _judge(connection: KafkaConnection, server: str, found: Listener | None) -> 
 
 
 def _refused(connection: KafkaConnection, server: str, error: TlsRefusedError) -> HeadraceError | None:
-    server = server.strip()
+    server, known = server.strip(), connection.settings.get("ssl.ca.location")
     match error.cause:
         case "host":
             return _tls(
@@ -130,9 +130,11 @@ def _refused(connection: KafkaConnection, server: str, error: TlsRefusedError) -
         case "authority":
             return _tls(
                 connection,
-                f"the certificate of {server} is not signed by a trusted authority: {error.reason}",
+                f"the certificate of {server} is signed by no authority "
+                f"{f'in {known}' if known else 'that this machine trusts'}",
                 "ssl.ca.location",
-                "name the PEM file with the authority's certificate:   ssl.ca.location: ca.pem",
+                "set ssl.ca.location to the PEM file of the cluster's authority; its administrator has it",
+                facts=[f"OpenSSL reports: {error.reason}"],
             )
         case "client":
             given = "ssl.certificate.location" in connection.settings or any(
@@ -185,7 +187,9 @@ def _login(
     )
 
 
-def _tls(connection: KafkaConnection, text: str, key: str, remedy: str) -> KafkaTlsError:
+def _tls(
+    connection: KafkaConnection, text: str, key: str, remedy: str, facts: Iterable[str] = ()
+) -> KafkaTlsError:
     others = {
         "ssl.ca.location": ["ssl.ca.pem", "ssl.truststore.location", "ssl.truststore.certificates"],
         "ssl.certificate.location": ["ssl.certificate.pem", "ssl.keystore.location"],
@@ -193,6 +197,7 @@ def _tls(connection: KafkaConnection, text: str, key: str, remedy: str) -> Kafka
     return KafkaTlsError(
         text,
         location=connection.place(key, *others.get(key, []), "security.protocol", "bootstrap.servers"),
+        facts=[*facts],
         remedies=[remedy],
         params={"bootstrap_servers": connection.bootstrap_servers, "key": f"kafka.{key}"},
     )

@@ -12,12 +12,20 @@ if TYPE_CHECKING:
     from pyspark.sql import (
         Column as Column,
         DataFrame as DataFrame,
+        DataFrameReader as DataFrameReader,
         Observation as Observation,
+        Row as Row,
         SparkSession as SparkSession,
     )
-    from pyspark.sql.types import DataType as DataType, StructType as StructType
+    from pyspark.sql.types import (
+        DataType as DataType,
+        DecimalType as DecimalType,
+        StructField as StructField,
+        StructType as StructType,
+    )
 else:
-    Column = DataFrame = Observation = SparkSession = DataType = StructType = Any
+    Column = DataFrame = DataFrameReader = Observation = Row = SparkSession = Any
+    DataType = DecimalType = StructField = StructType = Any
 
 
 class LazyModule:

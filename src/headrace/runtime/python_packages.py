@@ -14,6 +14,8 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from headrace.errors import SourceLocation, SpecInvalidError
+from headrace.model.project import ProjectSettings
+from headrace.runtime.defaults import is_local
 from headrace.runtime.places import cache_folder
 
 PYTHON = "spark.pyspark.python"
@@ -26,6 +28,14 @@ _ON_EXECUTORS = ("pyspark", "py4j")
 def python_of(settings: Mapping[str, str]) -> str:
     """Returns the Python of the workers: by default this one, not the `python3` in PATH."""
     return settings.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
+
+
+def spark_settings(settings: ProjectSettings) -> dict[str, str]:
+    """Returns the Spark settings of a spec, with those that send its packages to a cluster's executors."""
+    conf = {key: value for key, value in settings.configuration.items() if key.startswith("spark.")}
+    if settings.master is None or is_local(settings.master):
+        return conf
+    return conf | package_settings(settings.cluster.packages, conf, settings.cluster.location)
 
 
 def package_settings(

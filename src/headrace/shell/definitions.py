@@ -52,10 +52,17 @@ _CODE = "transformations"
 
 
 class Definitions:
+    """The definitions of a storage. One in an object store has none: queries work there, and what defines
+    something is refused."""
+
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
         self._location: Location = settings.storage.streams
-        self.root: Path = self._location.local_path
+        self._is_local = self._location.files.scheme == "file"
+
+    @property
+    def root(self) -> Path:
+        return self._location.local_path
 
     def name_of(self, parts: tuple[str, ...]) -> TableName:
         return TableName.of_parts(parts, self.settings.database, self.settings.catalog)
@@ -67,11 +74,15 @@ class Definitions:
         return definition.name
 
     def names(self, kind: Kind) -> list[str]:
+        if not self._is_local:
+            return []
         files = (self.root / _STATEMENTS).glob(f"{kind}.*.sql")
         return sorted(file.stem.partition(".")[2] for file in files)
 
     def find(self, kind: Kind, name: str) -> tuple[Definition, str] | None:
         """A definition, and its statement; ``None`` if there is none."""
+        if not self._is_local:
+            return None
         file = self._file(kind, name)
         try:
             text = file.read_text(encoding="utf-8")
@@ -97,13 +108,13 @@ class Definitions:
 
     def unknown(self, kind: Kind, name: str, location: SourceLocation | None) -> SqlNameUnknownError:
         known = self.names(kind)
-        otherwise = (
-            "list the streams:   SHOW STREAMS" if kind == "stream" else f"CREATE {kind.upper()} {name} .."
-        )
+        otherwise = f"CREATE {kind.upper()} {name} .."
+        if kind == "stream":
+            otherwise = "name one of them, or the storage of the stream:   headrace sql --storage PATH"
         return SqlNameUnknownError(
-            f"there is no {kind} `{name}`",
+            f"there is no {kind} `{name}` in {self.settings.storage.root}",
             location=location,
-            facts=[f"{kind}s: {', '.join(known)}"] if known else [],
+            facts=[f"{kind}s: {', '.join(known) or 'none'}"],
             remedies=did_you_mean(name, known, otherwise),
             params={"kind": kind, "name": name, "known": known},
         )
@@ -114,12 +125,13 @@ class Definitions:
         if self._file(kind, key).exists():
             if definition.if_not_exists:
                 return False
+            kept = "; its rows and files are kept" if kind == "table" else ""
             raise SqlNameTakenError(
                 f"the {kind} `{key}` exists already",
                 location=definition.location,
                 remedies=[
-                    f"write CREATE {kind.upper()} IF NOT EXISTS",
-                    f"or before it: DROP {kind.upper()} {key}",
+                    f"keep the {kind} as it is:   CREATE {kind.upper()} IF NOT EXISTS {key} ..",
+                    f"or remove its definition first{kept}:   DROP {kind.upper()} {key}",
                 ],
                 params={"kind": kind, "name": key},
             )

@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from headrace.runtime.lazy_pyspark import Column, F, T
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, DecimalType, StructType
+from headrace.runtime.lazy_pyspark import Column, DataType, DecimalType, F, StructType, T
 
 _LONG_NUMBER = (
     r"[.\\-](?:(?<=\.)(?<!\d:\d\d\.)\d{SCALE}\d*[1-9]"  # but not the fraction of a second

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
-from headrace.runtime.lazy_pyspark import Column, F, T
+from headrace.runtime.lazy_pyspark import Column, DataType, F, StructField, StructType, T
 from headrace.sources.decimals import DecimalReader
 from headrace.sources.decoders import DRIFTED, UNPARSEABLE, JsonDecoder
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructField, StructType
 
 _WRONG = "_headrace_wrong"
 _UNKNOWN = "unknown"

@@ -331,14 +331,15 @@ class BadRecord:
         elif self.value is None:
             yield 'skip records without a value, or make them NULL: tombstones="skip" or tombstones="keep"'
         elif self.code == TOO_LARGE:
-            yield "or set a larger max_value_bytes"
+            yield f"or allow such records: max_value_bytes={self.size}"
         elif self.code == DRIFTED:
             names = find_unknown(self.text, self.schema)
             chosen = json.dumps({"*": "fail", **dict.fromkeys(names, "evolve")})
             yield f"add the fields to the schema, or let the table get them: drift={chosen}"
             yield 'or choose "rescue" or "quarantine" in place of "evolve"'
         elif "path" not in self.at:
-            yield 'correct the schema, or read the records with format="raw"'
+            correct = "" if self.describe().startswith("not valid JSON") else "correct the schema, or "
+            yield f'{correct}read the records with format="raw"'
         if self.at and self.value is not None and self.code != DRIFTED:
             yield 'or let the reader put such records aside: bad_records="quarantine"'
 

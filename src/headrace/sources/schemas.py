@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SchemaInvalidError, SourceLocation, did_you_mean
+from headrace.errors import SchemaInvalidError, SourceLocation, did_you_mean, first_line
 from headrace.runtime.lazy_pyspark import StructType, T
 
 _DDL, _JSON = (".ddl", ".sql"), (".json",)
@@ -133,7 +133,7 @@ def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
 
 
 def _not_columns(error: Exception, ddl: str, location: SourceLocation, content: str) -> SchemaInvalidError:
-    message = str(error).strip().splitlines()[0]
+    message = first_line(error)
     found = _POSITION.search(str(error))
     place = location
     if found is not None:
@@ -144,10 +144,16 @@ def _not_columns(error: Exception, ddl: str, location: SourceLocation, content: 
             place = _place(location, content, content.index(ddl) + min(index, max(len(ddl) - 1, 0)))
     unknown = _UNKNOWN_TYPE.search(message)
     remedies = (_COLUMNS,) if unknown is None else did_you_mean(unknown[1], _TYPES, _COLUMNS)
+    if unknown is not None and place.column is not None:
+        place = replace(place, length=len(unknown[1]))
     return SchemaInvalidError(
-        "a schema cannot be parsed as columns",
+        "a schema cannot be parsed as columns"
+        if unknown is None
+        else f"a schema has the unknown type `{unknown[1]}`",
         location=place,
-        facts=[re.sub(r"^\[[A-Z0-9_.]+\] |\.? ?SQLSTATE: \w+", "", message).strip()],
+        facts=[re.sub(r"^\[[A-Z0-9_.]+\] |\.? ?SQLSTATE: \w+", "", message).strip()]
+        if unknown is None
+        else [],
         remedies=remedies,
         params={"schema": ddl[:200], "line": place.line, "column": place.column},
     )

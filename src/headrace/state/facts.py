@@ -136,6 +136,7 @@ class FlowFacts:
     flow: str
     dataset: str
     location: SourceLocation
+    folder: str  # the folder of its checkpoints
     declared_flows: frozenset[str]
     sources: tuple[SourceFacts, ...]
     stateful: bool

@@ -106,9 +106,12 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
         return CheckpointIdentity.from_json(value)
     except FileNotFoundError as error:
         raise CheckpointForeignError(
-            f"Headrace did not create the checkpoint folder {checkpoint}",
-            facts=("it has no headrace.json", "nothing was read or written"),
-            remedies=("move the folder out of the storage, then run again:   headrace run",),
+            f"the checkpoint folder {checkpoint} has no headrace.json",
+            facts=("another program wrote it, or the file was removed", "nothing was read or written"),
+            remedies=(
+                "move the folder out of the storage, then run again:   headrace run",
+                "or restore headrace.json, if it was removed",
+            ),
             params={"checkpoint": str(checkpoint)},
         ) from error
     except (ValueError, KeyError, TypeError) as error:
@@ -137,7 +140,7 @@ def corrupt(path: Location, error: Exception) -> CheckpointCorruptError:
     """The error for a checkpoint file that cannot be read; the flow adds its own remedy."""
     return CheckpointCorruptError(
         f"a checkpoint file cannot be read: {path}",
-        facts=(f"{type(error).__name__}: {error}",),
+        facts=(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}",),
         params={"path": str(path)},
     )
 

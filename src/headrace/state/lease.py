@@ -319,7 +319,7 @@ class Heart:
                 record = _Record.parse(held)
             except _UnreadableError:
                 if waited_s > _WRITING_S:
-                    raise _unreadable(location, flow, "it is not the record of a process") from None
+                    raise _unreadable(location, flow, "the file is damaged") from None
                 time.sleep(_POLL_S)
                 continue
             verdict = self._observer.judge(location, record)

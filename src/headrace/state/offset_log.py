@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.model.ranges import Position
+from headrace.model.texts import counted
 from headrace.state.identity import SourceIdentity, corrupt
 from headrace.storage.location import Location
 
@@ -48,7 +49,7 @@ def load_offsets(checkpoint: Location, batch: int) -> tuple[str | None, ...]:
     try:
         lines = path.read_text().splitlines()
         if len(lines) < 3 or lines[0] != _VERSION:
-            raise ValueError(f"not an offset log of Spark's: it has {len(lines)} lines")
+            raise ValueError(f"it is cut off, or not an offset log: it has {counted(len(lines), 'line')}")
         return tuple(None if line == _UNSET else line for line in lines[2:])
     except (OSError, ValueError) as error:
         raise corrupt(path, error) from error

@@ -79,8 +79,8 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     if table.ledger_stale or table.folded > table.version:
         raise _table_behind(
             flow,
-            "versions that are in its ledger",
-            f"the ledger ends at version {table.folded}, the table at version {table.version}"
+            "versions that its flow has committed",
+            f"the flow has committed version {table.folded}, the table ends at version {table.version}"
             + ("" if table.folded > table.version else ", with other commits"),
             {"table": table.version, "ledger": table.folded},
         )
@@ -89,9 +89,8 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             flow, identity, checkpoint.last_planned, f"the table is now written with checkpoint {current}"
         )
     if committed > checkpoint.last_planned:
-        raise _behind(
-            flow, identity, checkpoint.last_planned, f"the table holds its batches up to {committed}"
-        )
+        found = f"the table (v{table.version}) holds them up to {committed}"
+        raise _behind(flow, identity, checkpoint.last_planned, found)
     if committed < checkpoint.last_finished:
         raise _table_behind(
             flow,
@@ -140,7 +139,8 @@ def _compare_sources(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> None:
 
 
 def _refuse_swaps(flow: FlowFacts, checkpoint: CheckpointFacts) -> None:
-    """Refuse a query that reads sources which only their numbers tell apart, perhaps by other numbers."""
+    """Refuse a query whose reads of one source may have changed places: each would go on from the positions
+    of the other. Sources that are read several times differ only by their numbers in the query."""
     then = {source.index: source.identity for source in checkpoint.identity.sources}
     alike: dict[str, list[SourceIdentity]] = {}
     for facts in flow.sources:
@@ -193,7 +193,8 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
         ),
         remedies=(
             f"if the flow was renamed:   headrace run --rename-flow {orphans[0]}={flow.flow}",
-            f"if it is another flow:   headrace reset {flow.flow}",
+            "if it is another flow, which reads its sources from the beginning and adds the rows to "
+            f"{flow.short_dataset}:   headrace reset {flow.flow}",
         ),
         params={"flow": flow.flow, "orphans": orphans},
     )
@@ -204,20 +205,25 @@ def _lost(flow: FlowFacts, current: str) -> HeadraceError:
         f"flow {flow.flow}: its checkpoint is missing, and the table {flow.short_dataset} has its rows",
         location=flow.location,
         facts=(
-            f"the table was written with checkpoint {current}, which is not in the storage",
-            "an empty checkpoint would read every record twice; nothing was read or written",
+            f"{flow.folder} does not hold the checkpoint with which the table was written",
+            "without it, every record would be read twice; nothing was read or written",
         ),
-        remedies=resume_remedy(flow),
+        remedies=(*resume_remedy(flow), "or restore the folder from a copy, then run again:   headrace run"),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current},
     )
 
 
 def _table_behind(flow: FlowFacts, lacks: str, found: str, numbers: Mapping[str, int]) -> HeadraceError:
+    what = "read the records of the missing versions again, and keep the rows of the table"
+    again = (f"{what}:   headrace reset {flow.flow}",)
     return TableBehindCheckpointError(
         f"flow {flow.flow}: the table {flow.short_dataset} lacks {lacks}",
         location=flow.location,
-        facts=(found, "an old copy of the table was restored; nothing was read or written"),
-        remedies=resume_remedy(flow),
+        facts=(
+            found,
+            f"it seems that an old copy of the table was restored; {flow.flow} has read and written nothing",
+        ),
+        remedies=again if flow.can_resume else resume_remedy(flow),
         params={"flow": flow.flow, **numbers},
     )
 
@@ -245,11 +251,11 @@ def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: 
         f"flow {flow.flow}: its checkpoint is older than the table {flow.short_dataset}",
         location=flow.location,
         facts=(
-            f"checkpoint {identity.checkpoint} has planned batch {planned}; {found}",
+            f"the checkpoint in {flow.folder} has planned its batches up to {planned}; {found}",
             "an old copy of the checkpoint was restored, or another driver has written the table",
             "nothing was read or written",
         ),
-        remedies=resume_remedy(flow),
+        remedies=(*resume_remedy(flow), "or restore the newest copy of the checkpoint"),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
     )
 
@@ -265,18 +271,21 @@ def rebuild_remedy(dataset: str, readers: Sequence[str]) -> str:
     """The remedy for a lost table. `readers`: the tables whose flows read it as a stream: it is not known
     whether they would get the same rows again."""
     accepts = "".join(f" --accept-loss {one}" for one in readers)
-    also = f", also for {', '.join(readers)}, whose rows are removed" if readers else ""
+    listed = ", ".join(readers)
+    also = f"; the rows of {listed} are removed, and some may not come back" if readers else ""
     return f"read everything again{also}:   headrace full-refresh {dataset}{accepts}"
 
 
 def repair_command(flow: str) -> str:
     """The remedy that repairs files of a checkpoint, and keeps its state."""
-    return f"repair it, if that is possible:   headrace checkpoint repair {flow}"
+    what = "write the file again from the table; the command first shows what it would do"
+    return f"{what}:   headrace checkpoint repair {flow}"
 
 
 def resume_command(flow: str) -> str:
     """The remedy that opens a new checkpoint at the table's positions."""
-    return f"continue from the table:   headrace reset {flow}"
+    what = "open a new checkpoint, which continues after the last batch of the table"
+    return f"{what}:   headrace reset {flow}"
 
 
 def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> HeadraceError:

@@ -11,6 +11,11 @@ from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
 
+def table_name(folder: Location) -> TableName:
+    """The name of the table in a folder of a storage, see `Storage.table`."""
+    return TableName(folder.parent.name, folder.name)
+
+
 @dataclass(frozen=True)
 class Storage:
     """A storage root, and where everything in it lies."""

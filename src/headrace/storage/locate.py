@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from headrace.errors import SourceLocation, StorageUnsupportedError
@@ -14,20 +15,24 @@ from headrace.model.object_storage import S3Reach, S3Settings
 from headrace.storage.local import LocalFiles
 from headrace.storage.location import Files, Location
 
+if TYPE_CHECKING:
+    from headrace.storage.s3.buckets import Buckets
+
 S3 = "s3"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LOCAL = LocalFiles()
+_LEARNERS: list[Callable[[str], None]] = []
+"""The learners of specs that name no bucket. Most pipelines have none: the client of S3 is imported for the
+first bucket."""
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*|)", re.DOTALL)
 
 
 def open_s3(bucket: str) -> Files:
     """The files of a bucket."""
-    from headrace.storage.s3.buckets import BUCKETS
-
-    return BUCKETS.files(bucket)
+    return _buckets().files(bucket)
 
 
-KINDS: Mapping[str, Callable[[str], Files]] = {_LOCAL.scheme: lambda _: _LOCAL}
+KINDS: Mapping[str, Callable[[str], Files]] = {_LOCAL.scheme: lambda _: _LOCAL, S3: open_s3}
 """Opens the files of each kind of storage, by URI scheme; called with the host of a URI."""
 
 _REFUSED = {
@@ -59,10 +64,10 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
         location=source,
         facts=(
             *(() if known is None else (known,)),
-            "supported: a local path, and file:///PATH",
+            "supported: a local path, file:///PATH, and s3://BUCKET/PREFIX",
             "nothing was read or written",
         ),
-        remedies=("give a local path, such as ./lake",),
+        remedies=("give a local path, such as ./lake, or s3://BUCKET/PREFIX",),
         params={"storage": text, "scheme": scheme, "supported": sorted(KINDS)},
     )
 
@@ -72,18 +77,25 @@ def use_s3(
 ) -> None:
     """Use the settings of a spec for the buckets of this process, first for that of its storage. `learn` is
     called with each secret that is found."""
-    from headrace.storage.s3.buckets import BUCKETS
-
     found = split_uri(plain_path(storage or ""))
     bucket = found[1] if found is not None and found[0] == S3 else None
-    BUCKETS.use(settings, bucket, learn, source)
+    if bucket is None and settings == S3Settings():
+        _LEARNERS.append(learn)
+    else:
+        _buckets().use(settings, bucket, learn, source)
 
 
 def reach_s3(bucket: str) -> S3Reach:
     """How a bucket is reached at this moment."""
+    return _buckets().files(bucket).access.reach(bucket)
+
+
+def _buckets() -> Buckets:
     from headrace.storage.s3.buckets import BUCKETS
 
-    return BUCKETS.files(bucket).access.reach(bucket)
+    while _LEARNERS:
+        BUCKETS.use(S3Settings(), None, _LEARNERS.pop())
+    return BUCKETS
 
 
 def split_uri(text: str) -> tuple[str, str, str] | None:

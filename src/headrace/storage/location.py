@@ -56,8 +56,8 @@ class Files(Protocol):
         """Open a file to read it, also from the middle."""
 
     def read_all(self, paths: Sequence[str]) -> Sequence[bytes | None]:
-        """Return the contents of files, ``None`` for each missing one; at the same time, where that is
-        faster."""
+        """Return the contents of files, ``None`` for each missing one. Object storage reads several files at
+        the same time."""
 
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         """Return all files of a folder and of the folders in it, with their bytes and without order, but not
@@ -104,8 +104,8 @@ class Files(Protocol):
         """Write a copy of a file in one step; replaces a file with the new path."""
 
     def find_unsafe(self, folder: str) -> str | None:
-        """Try what keeps two writers apart, and return the first promise that this storage breaks; ``None``
-        if it is safe. Nothing is left in the folder."""
+        """Try the operations that keep two writers apart, with files that are deleted again. Return the first
+        one that this storage does not keep safe; ``None`` if there is none."""
 
     def free_bytes(self, path: str) -> int | None:
         """Return how much can still be written beside a path, which may be missing; ``None`` if unknown."""
@@ -301,6 +301,18 @@ class Location:
         """The error to raise if the storage refuses to write here."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self.full()
+        is_taken = error.errno in (errno.ENOTDIR, errno.EEXIST) and self.files.scheme == "file"
+        parents = Path(self.path).parents if is_taken else ()
+        if (taken := next((one for one in parents if one.is_file()), None)) is not None:
+            move = Location(str(taken), self.files).move_command(f"{taken}.moved")
+            return StorageUnwritableError(
+                f"cannot write to the storage: {taken} is a file, not a folder",
+                remedies=(
+                    "set `storage` in headrace.yml to a folder, such as:   storage: ./lake",
+                    f"or move the file away:   {move}",
+                ),
+                params={"path": self.path},
+            )
         return StorageUnwritableError(
             f"cannot write to the storage: {self.path}",
             facts=(f"the system's error: {error.strerror or error}",),

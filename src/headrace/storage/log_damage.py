@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
-from headrace.errors import HeadraceError, LogUnreadableError
+from headrace.errors import HeadraceError, LogUnreadableError, first_line
+from headrace.storage.layout import table_name
 from headrace.storage.locate import locate, locate_supported
 from headrace.storage.location import Location
 
@@ -80,7 +81,8 @@ def _table_of_uri(text: str) -> Location | None:
 def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
     """The error for a file of a log that cannot be read."""
     table = file.parent.parent
-    name = table.name if table.parent.name == "default" else f"{table.parent.name}.{table.name}"
+    name = table_name(table).short
+    version = f" at v{int(file.name[:20])}" if file.name[:20].isdigit() else ""
     is_ours = table.parent.parent.name == "tables"
     away = table.move_command(f"{table.name}-damaged")
     again = (
@@ -88,8 +90,8 @@ def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
         f"then compute it again:   headrace full-refresh {name}",
     )
     return LogUnreadableError(
-        f"the log of the table {name if is_ours else table} is damaged: {file.name} {fault}",
-        facts=(f"file: {file}", "nothing was written"),
+        f"the log of the table {name if is_ours else table} is damaged{version}",
+        facts=(f"{file} {fault}", "nothing was written"),
         remedies=("restore the file from a copy of the table", *(again if is_ours else ())),
         params={"table": str(table), "path": str(file), "fault": fault},
     )
@@ -134,4 +136,4 @@ def _faults_of_parquet(file: Location) -> Iterator[str]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        yield f"is not a whole Parquet file: {str(error).splitlines()[0][:200]}"
+        yield f"is not a whole Parquet file: {first_line(error)[:200]}"

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -182,10 +181,8 @@ def load_checksum(table: Location, version: int) -> Any:
 
 def committed_ms(table: Location, version: int) -> int:
     """When a version was committed, or when its file was written if the commit is damaged or has no time."""
-    # A damaged commit is not needed by readers that begin at a later checkpoint.
-    with suppress(LogUnreadableError):
-        if (found := load_commit(table, version).timestamp_ms) > 0:
-            return found
+    if (commit := readable_commit(table, version)) is not None and commit.timestamp_ms > 0:
+        return commit.timestamp_ms
     state = commit_file(table, version).look()
     return 0 if state is None else state.modified_ms
 
@@ -205,14 +202,12 @@ def commits_since_compaction(table: Location, newest: int, most: int) -> int:
         if number >= most:
             break
         try:
-            commit = load_commit(table, version)
+            commit = readable_commit(table, version)
         except FileNotFoundError:
             if version == newest:
                 continue
             break
-        except LogUnreadableError:
-            break
-        if commit.operation == "OPTIMIZE":
+        if commit is None or commit.operation == "OPTIMIZE":
             break
         number += commit.changes_data
     return number
@@ -351,6 +346,14 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
         restores=_restored(info),
         erased_since=_erased_since(metadata, version),
     )
+
+
+def readable_commit(table: Location, version: int) -> LoggedCommit | None:
+    """One commit; ``None`` if it is damaged. Readers that begin at a later checkpoint do not need it."""
+    try:
+        return load_commit(table, version)
+    except LogUnreadableError:
+        return None
 
 
 def undone_versions(table: Location, restore: LoggedCommit) -> tuple[int, ...]:

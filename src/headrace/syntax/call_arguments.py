@@ -40,14 +40,32 @@ def argument_location(location: SourceLocation, argument: str, *texts: str) -> S
     return location
 
 
-def _calls(lines: Sequence[str], line: int) -> list[ast.Call]:
-    """The decorators of the function at a line, or the calls that contain the line, innermost first."""
+def return_location(location: SourceLocation) -> SourceLocation:
+    """The location of the last ``return`` of the Python function whose ``def`` is at a line.
+
+    Without a ``return``, the line does not change.
+    """
+    if location.file is None or location.column is not None:
+        return location
+    lines = linecache.getlines(location.file)
+    functions = [one for one in _nodes(lines) if isinstance(one, ast.FunctionDef)]
+    body = next((one.body for one in functions if one.lineno == location.line), [])
+    # The functions within a query have a `return` of their own.
+    returns = [one for one in body if isinstance(one, ast.Return)]
+    return _at(location, lines, returns[-1]) if returns else location
+
+
+def _nodes(lines: Sequence[str]) -> list[ast.AST]:
     try:
-        tree = ast.parse("".join(lines))
+        return list(ast.walk(ast.parse("".join(lines))))
     except (SyntaxError, ValueError):
         return []
+
+
+def _calls(lines: Sequence[str], line: int) -> list[ast.Call]:
+    """The decorators of the function at a line, or the calls that contain the line, innermost first."""
     found = []
-    for node in ast.walk(tree):
+    for node in _nodes(lines):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno == line:
             return [one for one in node.decorator_list if isinstance(one, ast.Call)]
         if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -64,7 +82,10 @@ def _string(node: ast.AST, text: str) -> ast.Constant | None:
 
 
 def _at(
-    location: SourceLocation, lines: Sequence[str], node: ast.keyword | ast.Constant, text: str = ""
+    location: SourceLocation,
+    lines: Sequence[str],
+    node: ast.keyword | ast.Constant | ast.Return,
+    text: str = "",
 ) -> SourceLocation:
     """The location of a node, or of a text within it."""
     raw = lines[node.lineno - 1].encode()

@@ -76,11 +76,11 @@ def called_name(default: str) -> str:
     if frame is None:
         return default
     positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    name = _function_at(linecache.getlines(frame.f_code.co_filename), positions)
+    name = function_at(linecache.getlines(frame.f_code.co_filename), positions)
     return default if name is None else default[: default.startswith("@")] + name
 
 
-def _function_at(lines: Sequence[str], positions: Sequence[int | None]) -> str | None:
+def function_at(lines: Sequence[str], positions: Sequence[int | None]) -> str | None:
     """The name of a function that is called between two positions, whose columns count bytes."""
     first, last, start, stop = positions
     if first is None or last is None or start is None or stop is None or not 0 < last <= len(lines):

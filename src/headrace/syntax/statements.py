@@ -321,6 +321,11 @@ _COLUMN_REMEDIES: Mapping[str, str] = {
     "MASK": "compute the masked value in the query: SELECT .., function(name) AS name",
 }
 
+HAS_CLAUSES = re.compile(
+    rf"\b(?:CONSTRAINT|(?:PRIMARY|FOREIGN)\s+KEY|REFERENCES|{'|'.join(_COLUMN_REMEDIES)})\b", re.IGNORECASE
+)
+"""Finds the words of constraints and of other clauses that Spark's parser of schemas does not know."""
+
 
 def _at_constraint(item: Cursor) -> bool:
     return item.at("CONSTRAINT") or _at_key(item)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from headrace.verify.checkpoint_history import Lineage, Pairs, StreamPartition
+from headrace.verify.coordinates import NamedColumns
 from headrace.verify.quarantine import Quarantine, Rejected
 from headrace.verify.source_range import Partition
 from headrace.verify.spans import Layers, Spans
@@ -37,6 +38,7 @@ class Claims:
     system: str = ""  # the compared system, or table with its version; for people
     holder: str = ""  # what holds the records, for people
     is_derived: bool = False  # whether the flow reads a table
+    named: tuple[NamedColumns, ...] = ()  # the coordinates in the rows of the tables that it reads
     reasons: tuple[str, ...] = ()  # why some of it cannot be checked
     # Rows that may be in the table although no range names them: they were removed upstream, or read by
     # batches that neither log nor ledger holds.

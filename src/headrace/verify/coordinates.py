@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import first_line
 from headrace.model.coordinates import RecordCoordinates
 from headrace.verify.balance import RowBalance
 from headrace.verify.commits import PROPERTY_COORDINATES
@@ -31,6 +32,26 @@ class Columns:
 
     coordinates: RecordCoordinates
     paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NamedColumns:
+    """The columns of the coordinates, part by part, as queries name them."""
+
+    coordinates: RecordCoordinates
+    paths: tuple[str, ...]
+
+    def find(self, row: Mapping[str, Any]) -> tuple[Partition, int] | None:
+        """The coordinates of a row that was written as JSON; ``None`` if it has none."""
+        values: list[Any] = []
+        for part, path in zip(self.coordinates.parts, self.paths, strict=True):
+            value: Any = row
+            for name in path.split("."):
+                value = value.get(name) if isinstance(value, Mapping) else None
+            if value is None:
+                return None
+            values.append(str(value) if part.type == "STRING" else int(value))
+        return tuple(values[:-1]), values[-1]
 
 
 @dataclass(frozen=True)
@@ -119,6 +140,12 @@ def find_columns(metadata: TableMetadata, kinds: Kinds) -> Columns | None:
         ) from error
 
 
+def find_named(metadata: TableMetadata, columns: Columns) -> NamedColumns:
+    """The same columns by their names in queries."""
+    given = json.loads(metadata.properties[PROPERTY_COORDINATES])
+    return NamedColumns(columns.coordinates, tuple(str(given[name]) for name in columns.coordinates.names))
+
+
 class DeletedRows:
     """Reads the deletion vectors of one version of a table at a time, and keeps the positions."""
 
@@ -163,7 +190,7 @@ def _load_vectors(log: TableLog, version: int) -> dict[str, NDArray[np.int64]]:
 
 
 def _unsupported(error: Exception) -> CoordinatesUnsupportedError:
-    text = f"deltalake cannot read its deletion vectors: {str(error).splitlines()[0]}"
+    text = f"deltalake cannot read its deletion vectors: {first_line(error)}"
     return CoordinatesUnsupportedError(text)
 
 
@@ -260,7 +287,7 @@ def _load(log: TableLog, file: DataFile, columns: Columns, deleted: DeletedRows)
     except CoordinatesUnsupportedError:
         raise
     except (OSError, ValueError, IndexError, CoordinatesUnreadableError) as error:
-        raise CoordinatesUnreadableError(f"{file.path}: {str(error).splitlines()[0]}") from error
+        raise CoordinatesUnreadableError(f"{file.path}: {first_line(error)}") from error
 
 
 def _column(table: Any, path: str, file: DataFile) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any
 
+from headrace.errors import first_line
 from headrace.verify.delta_log import DataFile, TableLog
 from headrace.verify.stored import StoredPath
 
@@ -110,7 +111,7 @@ def _facts(path: StoredPath, *, decode: bool) -> FileFacts:
             undecodable = _find_undecodable(file) if decode else None
             rows = file.metadata.num_rows
     except (OSError, ValueError) as error:
-        return replace(found, problem=str(error).splitlines()[0])
+        return replace(found, problem=first_line(error))
     return replace(found, rows=rows, decoded=decode, undecodable=undecodable)
 
 

@@ -13,6 +13,7 @@ from headrace.verify.coordinates import (
     CoordinatesUnreadableError,
     Present,
     find_columns,
+    find_named,
     read_others,
 )
 from headrace.verify.delta_log import LogDamagedError, commit_mark, list_versions, load_table_log
@@ -80,7 +81,7 @@ class DeltaReader(SourceReader):
         return ranges.with_findings(found.findings)
 
     def claims(self, evidence: Evidence, lineage: Lineage) -> Claims:
-        musts, mays, names = [], [], []
+        musts, mays, names, named = [], [], [], []
         excused = 0
         for source in lineage.last_sources:
             version = int(source.until["reservoirVersion"])
@@ -97,6 +98,7 @@ class DeltaReader(SourceReader):
                 ) from error
             others = read_others(self.context.coordinates, upstream.log, upstream.balance, columns)
             excused += others.gone_unknown
+            named.append(find_named(upstream.log.metadata, columns))
             musts.append(must)
             mays += [may, others.gone]
             names.append(f"{upstream.dataset.name} v{whole}")
@@ -107,6 +109,7 @@ class DeltaReader(SourceReader):
             system=" and ".join(names),
             holder=" and ".join(names),
             is_derived=True,
+            named=tuple(named),
             excused=excused,
         )
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.errors import first_line
 from headrace.model.texts import counted
 from headrace.verify.delta_log import TableLog
 from headrace.verify.report import Judgement
@@ -37,7 +38,7 @@ def judge_keys(table: StoredPath, log: TableLog, found: Judgement) -> str | None
     try:
         wrong = query(table.open_table(log.version), sql).to_pylist()
     except Exception as error:  # the engine raises no narrower class
-        return f"the keys cannot be read: {str(error).splitlines()[0]}"
+        return f"the keys cannot be read: {first_line(error)}"
     code = "HISTORY_OVERLAPS" if is_history else "KEY_TWICE"
     for one in wrong[:_SHOWN]:
         key = "the key " + ", ".join(f"{name} = {one[name]}" for name in keys) if keys else "the aggregate"

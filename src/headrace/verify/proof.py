@@ -76,7 +76,8 @@ def verify_pipeline(
     if not tables.evidence and not any(one.findings or one.kind == "sink" for one in tables.unread):
         raise NothingToVerifyError(
             f"the storage {settings.storage.root} holds no dataset of the pipeline {settings.name}",
-            remedies=("write its tables first:   headrace run",),
+            location=settings.places.get("storage"),
+            remedies=("write its tables first:   headrace run", "or correct `storage`, if it is another one"),
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
     context = Context(storage=storage, kinds=kinds, tables=dict(tables.evidence), access=access or {})

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, reduce
 from typing import Any
 
 import numpy as np
 
+from headrace.errors import first_line
 from headrace.model.texts import counted
 from headrace.verify.balance import RowBalance
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.commits import Batches, Refresh, Replay, holds_replay, replay_transaction
+from headrace.verify.coordinates import NamedColumns
 from headrace.verify.delta_log import has_log
 from headrace.verify.equations import RowCounts
 from headrace.verify.report import Judgement
@@ -26,6 +30,7 @@ BatchKey = tuple[str, int]
 
 _QUERY = """SELECT coalesce(checkpoint, update) AS checkpoint, coalesce(batch, -1) AS batch, state, replay{}
     FROM t"""
+_READ = """, CASE WHEN source['path'] LIKE '%.parquet' THEN source['value'] END AS row"""
 _DISCARDED = "discarded"
 _REPLAYED = ("replaying", "replayed")
 """A row is replayed when the table holds its replay, whatever of both the quarantine states."""
@@ -37,6 +42,7 @@ class Rejected:
 
     rows: int = 0
     partitions: Mapping[Partition, tuple[int, ...]] = field(default_factory=dict)
+    read: tuple[bytes, ...] = ()  # rows of tables on which the query failed, as JSON
 
     @classmethod
     def of(cls, batches: Iterable[Batches], *parts: Mapping[BatchKey, Rejected]) -> Rejected:
@@ -48,7 +54,19 @@ class Rejected:
             for partition, some in one.partitions.items():
                 offsets[partition].extend(some)
         partitions = {key: tuple(some) for key, some in offsets.items()}
-        return cls(rows=sum(one.rows for one in found), partitions=partitions)
+        read = tuple(text for one in found for text in one.read)
+        return cls(rows=sum(one.rows for one in found), partitions=partitions, read=read)
+
+    def with_read(self, named: Sequence[NamedColumns]) -> Rejected:
+        """With the coordinates in the rows of tables on which the query failed."""
+        offsets = {key: list(some) for key, some in self.partitions.items()}
+        for text in self.read:
+            with suppress(ValueError):  # a long row is cut
+                row = json.loads(text)
+                found = next(filter(None, (one.find(row) for one in named)), None)
+                if found is not None:
+                    offsets.setdefault(found[0], []).append(found[1])
+        return replace(self, partitions={key: tuple(some) for key, some in offsets.items()})
 
     @property
     def spans(self) -> dict[Partition, Spans]:
@@ -108,9 +126,10 @@ def load_quarantine(
         held = {one.name for one in pa.schema(rejected.schema()).field("source").type}
         parts = sorted(held & {name for one in kinds.coordinates for name in one.names})
         columns = "".join(f", source['{part}'] AS \"{part}\"" for part in parts)
+        columns += _READ if {"path", "value"} <= held else ", NULL"
         found = query(rejected, _QUERY.format(columns))
     except Exception as error:  # the engine raises no narrower class
-        return Quarantine(damage=str(error).splitlines()[0])
+        return Quarantine(damage=first_line(error))
     quarantine = _build(found, parts, transactions, kinds)
     if not quarantine.lost:
         return quarantine
@@ -127,11 +146,12 @@ def load_quarantine(
 def _build(table: Any, parts: Sequence[str], transactions: Mapping[str, int], kinds: Kinds) -> Quarantine:
     rows: dict[tuple[str, BatchKey], int] = defaultdict(int)
     offsets: dict[tuple[str, BatchKey], dict[Partition, list[int]]] = {}
+    read: dict[tuple[str, BatchKey], list[bytes]] = defaultdict(list)
     replays: dict[str, int] = defaultdict(int)
     lost: dict[str, int] = defaultdict(int)
     find_coordinates = cache(kinds.find_coordinates)  # few sets of names for many rows
     columns = (table.column(name).to_pylist() for name in table.column_names)
-    for checkpoint, batch, state, replay, *source in zip(*columns, strict=True):
+    for checkpoint, batch, state, replay, *source, row in zip(*columns, strict=True):
         part = _DISCARDED if state == _DISCARDED else "kept"
         held_number = transactions.get(replay_transaction(replay)[0]) if state in _REPLAYED else None
         if state in _REPLAYED and holds_replay(replay, held_number, settled=state == "replayed"):
@@ -141,6 +161,8 @@ def _build(table: Any, parts: Sequence[str], transactions: Mapping[str, int], ki
             lost[replay] += 1
         key = (part, (checkpoint, batch))
         rows[key] += 1
+        if row is not None:
+            read[key].append(row)
         there = {name: value for name, value in zip(parts, source, strict=True) if value is not None}
         if (coordinates := find_coordinates(tuple(there))) is not None:
             *partition, offset = (there[name] for name in coordinates.names)
@@ -148,7 +170,8 @@ def _build(table: Any, parts: Sequence[str], transactions: Mapping[str, int], ki
     found: dict[str, dict[BatchKey, Rejected]] = defaultdict(dict)
     for (part, batch_key), count in rows.items():
         held = {place: tuple(some) for place, some in offsets.get((part, batch_key), {}).items()}
-        found[part][batch_key] = Rejected(rows=count, partitions=held)
+        texts = tuple(read.get((part, batch_key), ()))
+        found[part][batch_key] = Rejected(rows=count, partitions=held, read=texts)
     kept, discarded, replayed = (found[part] for part in ("kept", _DISCARDED, "replayed"))
     return Quarantine(kept=kept, discarded=discarded, replayed=replayed, replays=replays, lost=lost)
 

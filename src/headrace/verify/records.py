@@ -103,7 +103,7 @@ class RecordsJudge:
             columns,
             all_files=is_derived or evidence.baseline.expected is not None,
         )
-        table = replace(table, quarantined=_quarantined(evidence))
+        table = replace(table, quarantined=_quarantined(evidence, claims))
         together = join_claims(claims.values())
         asked = _offsets_to_ask(together, table, READ_WHOLE)
         found: dict[Partition, Found] = {}
@@ -144,10 +144,10 @@ def _unjudged(evidence: Evidence, reason: str, *, applies: bool = True) -> dict[
     return {lineage.flow: unjudged_records(reason, applies=applies) for lineage in evidence.lineages}
 
 
-def _quarantined(evidence: Evidence) -> Present:
+def _quarantined(evidence: Evidence, claims: Mapping[str, Claims]) -> Present:
     """The coordinates of the rejected rows of committed batches that were not replayed."""
     found = Rejected.of(evidence.batches, evidence.quarantine.kept, evidence.quarantine.discarded)
-    spans = found.spans
+    spans = found.with_read([named for one in claims.values() for named in one.named]).spans
     return Present(spans, found.rows - sum(one.total for one in spans.values()), found.rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +19,12 @@ class OpaqueRange(SourceRange):
     @classmethod
     def read_position(cls, value: Any) -> Position:
         return value
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        # The hash of the options tells two reads of a query apart; a user may change the options of one.
+        identity = {name: value for name, value in self.identity.items() if name != "options"}
+        return (self.kind, json.dumps(identity, sort_keys=True))
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.errors import first_line
 from headrace.model.coordinates import RecordCoordinates
 from headrace.model.texts import counted
 from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
@@ -194,7 +195,7 @@ def judge_sample(
     except CannotJudgeError as error:
         return unjudged_records(str(error), applies=False)
     except Exception as error:  # the engine raises no narrower class
-        return unjudged_records(f"the rows cannot be read: {str(error).splitlines()[0]}", applies=False)
+        return unjudged_records(f"the rows cannot be read: {first_line(error)}", applies=False)
     coordinates = reader.range.coordinates
     if not rows or coordinates is None:
         return unjudged_records("the table has no row", applies=False)

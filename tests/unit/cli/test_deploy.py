@@ -188,6 +188,27 @@ def test_compose_takes_variables_from_the_environment(headrace: Call) -> None:
     assert service["healthcheck"]["test"][:3] == ["CMD", "headrace", "status"]
 
 
+def test_the_image_has_no_rows_and_a_storage_in_a_bucket_is_no_volume(
+    headrace: Call, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE", "data/tables")
+    (pipeline / "headrace.yml").write_text((pipeline / "headrace.yml").read_text() + " # not ${USED}")
+    files = deploy(headrace, "compose", "--out", "local")
+    assert files["Dockerfile.dockerignore"].splitlines()[-1] == "data/tables"
+    assert "ensure_jars('spark')" in files["Dockerfile"]
+    monkeypatch.setenv("LAKE", "s3://lake/shop")
+    files = deploy(headrace, "compose", "--out", "bucket")
+    service = yaml.safe_load(files["compose.yaml"])["services"]["pipeline"]
+    assert "volumes" not in service and "--storage" not in str(service)
+    assert "data" not in files["Dockerfile.dockerignore"]
+    assert "headrace[s3]" in files["Dockerfile"] and "ensure_jars('spark', 's3')" in files["Dockerfile"]
+    assert "s3.spark.JAR, '/opt/headrace/jars'" in files["Dockerfile"]
+    found = documents(deploy(headrace, "kubernetes", "--out", "bucket-2")["kubernetes.yaml"])
+    assert "PersistentVolumeClaim" not in found
+    driver = found["Deployment"]["spec"]["template"]
+    assert "s3://lake/shop" in container(driver)["args"] and "PersistentVolumeClaim" not in str(driver)
+
+
 def test_existing_files_are_kept(headrace: Call) -> None:
     deploy(headrace, "systemd")
     error = headrace("deploy", "systemd", "--profile", "prod", "--json").data["error"]

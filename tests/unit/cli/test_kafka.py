@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from headrace.cli.kafka import reach_kafka
+from headrace.cli.kafka import reach_kafka, start_broker
 from headrace.cli.output import TextOutput
 from headrace.cli.verb import Invocation
 from headrace.errors import SpecNotFoundError, SpecUnknownKeyError
@@ -30,3 +31,22 @@ def test_outside_of_a_pipeline_the_command_line_names_the_cluster(monkeypatch: p
 def test_a_folder_that_was_named_must_be_a_pipeline(tmp_path: Path) -> None:
     with pytest.raises(SpecNotFoundError):
         reach_kafka(_invocation(tmp_path, bootstrap_servers="k1:9092"))
+
+
+class _Broker:
+    state = "stopped"
+
+    def status(self) -> Any:
+        return self
+
+    def start(self) -> str:
+        self.state = "running"
+        return "127.0.0.1:9"
+
+
+def test_a_command_tells_that_it_has_started_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.runtime.fetch.ensure_jars", lambda name: None)
+    broker, output = _Broker(), TextOutput(stdout=io.StringIO(), stderr=(told := io.StringIO()))
+    for _ in range(2):
+        assert start_broker(cast(Any, broker), output) == "127.0.0.1:9"
+    assert told.getvalue() == "Started the embedded broker on 127.0.0.1:9\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -107,10 +108,17 @@ class TestShow:
         ]
 
     def test_the_bytes_of_a_record_in_a_row_are_text(self, flow: HandFlow, headrace: Call) -> None:
-        kept = {"value": base64.b64encode(b'{"id": 15}').decode(), "n": 1}
-        write_rejected(flow, [rejected(flow, 15, row=json.dumps(kept, separators=(",", ":")))])
-        lines = headrace("quarantine", "show", "orders", "--id", "orders-15").out.splitlines()
-        assert lines[2] == r'  {"value":"{\"id\": 15}","n":1}'
+        raw = flow.table.storage.root / "tables" / "default" / "raw"
+        deltalake.write_deltalake(raw, pa.table({"value": [b"x"], "name": ["x"]}))
+        encoded = base64.b64encode(b'{"id": 15}').decode()
+        row = f'{{"value":"{encoded}","name":"{encoded}","n":1.00}}'
+        # A row that the query returned, and a row of the table that it read.
+        read = {"offset": 1, "path": f"file:{raw}/part-0.parquet", "value": row.encode()}
+        source = dict.fromkeys(("topic", "partition", "timestamp", "key", "headers"), None) | read
+        write_rejected(flow, [rejected(flow, 15, row=row), rejected(flow, 16, row=None, source=source)])
+        ids = ("--id", "orders-15", "--id", "orders-16")
+        lines = headrace("quarantine", "show", "orders", *ids).out.splitlines()
+        assert [lines[2], lines[5]] == [rf'  {{"value":"{{\"id\": 15}}","name":"{encoded}","n":1.00}}'] * 2
 
     @pytest.mark.parametrize(
         ("options", "offsets"),

@@ -8,7 +8,7 @@ from tests.unit.declare.conftest import Load
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import StreamingTable
 from headrace.plan.validate import check_declarations, check_layout_columns
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.call_arguments import argument_location, return_location
 
 SCHEMA = {"fields": [{"name": "id", "type": "long"}, {"name": "page", "type": "string"}]}
 
@@ -81,3 +81,17 @@ def test_a_forbidden_property_is_marked(load: Load) -> None:
 def test_a_location_without_a_loaded_file_stays() -> None:
     location = SourceLocation("a.sql", 1)
     assert argument_location(location, "cluster_by") is location
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("\n    def one(row):\n        return row\n\n    return None", "return None"),
+        ("\n    rows = 1", "def extra():"),
+    ],
+)
+def test_the_return_of_a_query_is_marked(load: Load, body: str, expected: str) -> None:
+    source = f"import headrace as hr\n\n@hr.table\ndef extra():{body}\n"
+    (table,) = load(source).datasets
+    text, _ = marked(source, return_location(table.location))
+    assert text == expected

@@ -298,3 +298,22 @@ def test_a_folder_is_read_where_its_pipeline_is(tmp_path: Path) -> None:
     assert spec.unset == ("ETL_DAY",)
     spec.file.write_text(spec.text.replace("${ETL_DAY}", "monday"))
     assert load_project(tmp_path).brokers.find("monday.example.org:9092") is not None
+
+
+def test_a_folder_above_a_bundle_names_the_bundle(tmp_path: Path) -> None:
+    (tmp_path / "etl").mkdir()
+    (tmp_path / "etl" / "databricks.yml").write_text("bundle: {name: etl}\n")
+    code = "import dlt\n@dlt.table\ndef orders():\n    return spark.readStream.table('shop.raw.visits')\n"
+    (tmp_path / "etl" / "a.py").write_text(
+        f"{code}\n@dlt.view\ndef v():\n    return dlt.read('shop.etl.orders')\n"
+    )
+    (spec,) = build_specs(tmp_path, tmp_path / "new", storage=str(tmp_path / "data"))
+    assert f'storage: "{tmp_path}/data"\n' in spec.text
+    # A table of the files that is read with three parts can be the pipeline's own.
+    own = spec.text.splitlines()[-3:]
+    assert own[0].startswith("# If shop.etl.orders is the table orders of these files")
+    assert own[1:] == ["# catalog: shop", "# database: etl"]
+    (note,) = describe_ignored((spec,))
+    assert note.endswith(
+        f"is a bundle; for its pipelines:   headrace init --from {tmp_path}/etl/databricks.yml"
+    )

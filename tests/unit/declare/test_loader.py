@@ -228,13 +228,13 @@ def test_the_error_of_a_file_outside_of_the_folder_has_its_line(write: Write) ->
         ("from pyspark.sql import functions as F\nF.colunm", "did you mean `column`?"),
         ("RATE = 1\nprint(RATES)", "did you mean `RATE`?"),
         ("open('transformation/a.py')", "did you mean `transformations/a.py`?"),
-        ("@hr.materialized_view(bogus=1)\ndef x(): ...", "materialized_view takes name, comment"),
+        ("@hr.materialized_view(bogus=1)\ndef x(): ...", "its arguments: name, comment"),
         ('@hr.expect_drop("an id", "id > 0")\ndef x(): ...', "did you mean `expect_or_drop`?"),
     ],
 )
 def test_what_was_probably_meant_is_said(write: Write, line: str, remedy: str) -> None:
     root = write({"transformations/a.py": f"import headrace as hr\n{line}\n"})
-    with pytest.raises(PipelineFileFailedError) as caught:
+    with pytest.raises((ArgumentInvalidError, PipelineFileFailedError)) as caught:
         load_declarations(load_project(root), Session)  # type: ignore[arg-type]
     assert caught.value.remedies[0].startswith(remedy)
 
@@ -476,8 +476,9 @@ def test_libraries_lead_out_of_the_folder_and_files_run_in_it(load: Load, tmp_pa
     ["{glob: {include: nothing/**}}", "{file: a.py}", "{file: transformations}", "{file: ../a.py}"],
 )
 def test_no_files_is_an_error(load: Load, libraries: str) -> None:
-    with pytest.raises(PipelineFilesMissingError):
-        load({"transformations/a.py": TABLE.format("x")}, f"name: a\nlibraries: [{libraries}]\n")
+    with pytest.raises(PipelineFilesMissingError) as caught:
+        load({"transformations/a.py": TABLE.format("x")}, f"name: a\nlibraries:\n- {libraries}\n")
+    assert caught.value.location is not None and caught.value.location.line == 3
 
 
 def test_nothing_declared_is_an_error(load: Load) -> None:
@@ -713,19 +714,33 @@ def test_the_path_of_a_table_is_noted_unless_it_is_the_folder_of_the_table(load:
 
 
 @pytest.mark.parametrize(
-    ("call", "remedy"),
+    ("call", "problem", "remedy"),
     [
-        ("dp.create_auto_cdc_flow('t', 's', ['k'], 'n', apply_as_delete_when='x')", "`apply_as_deletes`"),
-        ("dp.apply_changes('t', 's', ['k'], 'n', aply_as_deletes='x')", "`apply_as_deletes`"),
-        ("dp.create_streaming_table('t', expect_all_or_dropp={})", "`expect_all_or_drop`"),
-        ("dp.streaming_table('t')", "`create_streaming_table`"),
+        ("dp.create_auto_cdc_flow('t', 's', ['k'], 'n', apply_as_delete_when='x')", "", "`apply_as_deletes`"),
+        ("dp.apply_changes('t', 's', ['k'], 'n', aply='x')", "dp.apply_changes has no argument `aply`", ""),
+        ("dp.create_streaming_table('t', expect_all_or_dropp={})", "", "`expect_all_or_drop`"),
+        ("@dp.view(coment='x')\ndef v(): ...", "@dp.view has no argument `coment`", "`comment`"),
+        ("dp.expect('a')", "dp.expect: missing 1 required positional argument: 'condition'", ""),
     ],
 )
-def test_a_misspelt_argument_is_an_error_that_names_the_right_one(load: Load, call: str, remedy: str) -> None:
-    with pytest.raises(PipelineFileFailedError) as caught:
+def test_a_misspelt_argument_is_an_error_that_names_the_right_one(
+    load: Load, call: str, problem: str, remedy: str
+) -> None:
+    with pytest.raises(ArgumentInvalidError) as caught:
         load(f"from databricks import pipelines as dp\n{call}\n")
-    assert remedy in caught.value.remedies[0]
-    assert caught.value.location is not None and caught.value.location.line == 2
+    assert problem in caught.value.summary
+    assert remedy in "".join(caught.value.remedies)
+    location = caught.value.location
+    assert location is not None and location.line == 2
+    if location.column is not None:
+        # The location is that of the argument.
+        assert call.splitlines()[0][location.column - 1 :].split("=")[0] in caught.value.summary
+
+
+def test_a_misspelt_function_of_a_module_is_named(load: Load) -> None:
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load("from databricks import pipelines as dp\ndp.streaming_table('t')\n")
+    assert "`create_streaming_table`" in caught.value.remedies[0]
 
 
 @pytest.mark.parametrize(

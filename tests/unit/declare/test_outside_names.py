@@ -52,6 +52,7 @@ CATALOG = spark.conf.get("catalog", "main")
 RAW = f"{CATALOG}.raw"
 SOURCE = dbutils.widgets.get("source")
 day = spark.conf.get("day")
+LANDING = dbutils.widgets.get("landing")
 
 for name in ["a", "b"]:
     @dlt.table(name=f"{name}_bronze")
@@ -78,16 +79,18 @@ def test_names_are_known_from_constants_and_configuration(tmp_path: Path) -> Non
     query = "SELECT * FROM ${source}.raw.lines WHERE a = '${mine}${when}'"
     (tmp_path / "b.sql").write_text(f"SET mine = x;\nCREATE MATERIALIZED VIEW v AS {query};")
     files = [tmp_path / "a.py", tmp_path / "b.sql"]
-    found = find_names(files, tmp_path, {"source": "web"}, short=True)
+    found = find_names(files, tmp_path, {"source": "web", "landing": "/Volumes/in"}, short=True)
     assert list(entry_lines(found.outside)) == [
         "tables:",
-        "  lookups: ./lookups   # a.py:18",
-        "  main.raw.orders: ./orders   # a.py:12",
-        "  main.raw.visits: ./visits   # a.py:17",
-        "  other.gold.orders: ./orders   # a.py:25",
-        "  shop.prices: ./prices   # a.py:23",
+        "  lookups: ./lookups   # a.py:19",
+        "  main.raw.orders: ./orders   # a.py:13",
+        "  main.raw.visits: ./visits   # a.py:18",
+        "  other.gold.orders: ./orders   # a.py:26",
+        "  shop.prices: ./prices   # a.py:24",
         "  web.raw.lines: ./lines   # b.sql:2",
-        "  web: ./web   # a.py:23",
+        "  web: ./web   # a.py:24",
+        "paths:",
+        "  /Volumes: ./volumes   # a.py:8",
     ]
     assert {key: str(at) for key, at in found.keys.items()} == {"day": "a.py:7", "when": "b.sql:2"}
 
@@ -115,3 +118,30 @@ def test_the_addresses_of_brokers_are_found_also_if_a_part_is_unknown(tmp_path: 
         "b1:9092,b2:9092": "a.py:8",
         "k1:9092": "a.py:11",
     }
+
+
+PROSE = '''
+import dlt
+
+def read(path):
+    """Create a stream from a folder; select it from the landing zone."""
+    return spark.readStream.format("cloudFiles").load(path)
+
+@dlt.table(comment="Select the orders from the shop")
+def orders():
+    return read("./in")
+'''
+PROSE_SQL = """
+/* moved from web
+   on Monday */
+CREATE STREAMING TABLE raw COMMENT "loaded incrementally from cloud storage,
+  it wasn't joined with join keys" TBLPROPERTIES ('from' = 'from the hub -- see notes') AS
+SELECT *, 'taken from app' AS note FROM STREAM `the web`;
+"""
+
+
+def test_words_in_comments_and_literals_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(PROSE)
+    (tmp_path / "b.sql").write_text(PROSE_SQL)
+    found = find_names([tmp_path / "a.py", tmp_path / "b.sql"], tmp_path, {}, short=True)
+    assert list(entry_lines(found.outside)) == ["tables:", "  the web: ./the web   # b.sql:6"]

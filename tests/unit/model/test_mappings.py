@@ -75,3 +75,18 @@ def test_the_storage_of_another_pipeline_has_its_tables_by_schema(tmp_path: Path
     found = TableMap({"project.*": str(tmp_path)}).find(("project", "source", "sales"))
     assert found is not None
     assert found.path == f"{tmp_path}/tables/source/sales"
+
+
+def test_the_case_of_a_name_is_ignored_in_the_folder_of_an_entry(tmp_path: Path) -> None:
+    for folder in ("shop/Countries", "lake/tables/raw/orders", "twice/a", "twice/A"):
+        (tmp_path / folder).mkdir(parents=True)
+    patterns = {"samples.shop.*": "shop", "samples.twice.*": "twice", "other.*": "lake"}
+    tables = TableMap({pattern: str(tmp_path / folder) for pattern, folder in patterns.items()})
+    for name, path in {
+        "SAMPLES.Shop.countries": "shop/Countries",
+        "samples.shop.New": "shop/New",
+        "samples.twice.a": "twice/a",
+        "other.RAW.Orders": "lake/tables/raw/orders",
+    }.items():
+        found = tables.find(tuple(name.split(".")))
+        assert found is not None and found.path == str(tmp_path / path)

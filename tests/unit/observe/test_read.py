@@ -110,9 +110,10 @@ def test_a_condition_that_cannot_be_evaluated_is_an_error(at: At, flow: HandFlow
 @pytest.mark.parametrize(
     ("where", "fact"),
     [
-        ("id >", "expected an expression, found the end of the condition"),
-        ("(id > 1", "expected ), found the end of the condition"),
+        ("id >", "expected an expression after `id >`"),
+        ("(id > 1", "expected ) after `(id > 1`"),
         ("id > AND n = 1", "expected ), found n"),
+        ("id > 'x", "Unterminated string literal"),
     ],
 )
 def test_a_mistake_in_a_condition_is_told_in_its_own_words(
@@ -158,6 +159,12 @@ def test_an_unknown_table_is_an_error_with_the_name_that_was_meant(lake: Lake, f
     with pytest.raises(TableUnknownError) as raised:
         find_table("bronce", lake.settings.storage, "default")
     assert raised.value.remedies == ("did you mean `bronze`?",)
+
+
+def test_a_storage_without_tables_needs_a_run(lake: Lake) -> None:
+    with pytest.raises(TableUnknownError) as raised:
+        find_table("bronze", lake.settings.storage, "default")
+    assert raised.value.remedies == ("write the table first:   headrace run",)
 
 
 def test_a_table_whose_file_is_gone_is_an_error(at: At, flow: HandFlow) -> None:

@@ -11,9 +11,9 @@ from deltalake import DeltaTable, write_deltalake
 from stores import At
 
 from headrace.errors import ReadVersionGoneError, ReadVersionUnknownError
-from headrace.observe.read import Selection, read_rows, readable_versions
+from headrace.observe.read import Selection, read_rows
 from headrace.storage.location import Location
-from headrace.storage.table_log import load_commit
+from headrace.storage.table_log import load_commit, readable_versions
 
 
 @pytest.fixture

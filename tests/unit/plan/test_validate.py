@@ -91,5 +91,5 @@ def test_a_query_of_the_other_kind_has_advice_in_its_language(
     dataset: StreamingTable | MaterializedView, streams: bool, is_sql: bool, advice: tuple[str, str]
 ) -> None:
     with pytest.raises(HeadraceError) as caught:
-        check_query_kind(SimpleNamespace(streaming=streams), dataset, HERE, is_sql=is_sql)
+        check_query_kind(SimpleNamespace(streaming=streams), dataset, HERE, (), is_sql=is_sql)
     assert all(word in one for word, one in zip(advice, caught.value.remedies, strict=True))

@@ -10,7 +10,7 @@ from headrace.declare.spec_values import build_values
 from headrace.errors import CommandLineError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.project.ingest_code import IngestedTopic, Mode, build_code, build_spec
-from headrace.project.ingesting import check_tables, table_name
+from headrace.project.ingesting import IngestRequest, check_tables, table_name, typed_options
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,10 @@ def test_the_spec_has_variables_in_place_of_secrets() -> None:
     assert build_values(text, "headrace.yml").items["database"].value == "bronze"  # type: ignore[union-attr]
     assert 'sasl.password: "${KAFKA_SASL_PASSWORD}"' in text
     assert 'bootstrap.servers: "$${host}:9092"' in text
+
+
+def test_the_command_for_another_table_keeps_the_options_that_were_typed() -> None:
+    given = {"table": "taken", "mode": "append", "cluster_by": ("id", "a b"), "keep_raw": True}
+    request = IngestRequest(given=given, schema=Path("orders.json"))
+    typed = " --mode append --cluster-by 'id,a b' --keep-raw --schema orders.json"
+    assert typed_options(request) == typed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, BatchStarted, ExecutorsRequested, FlowRetrying
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
-from headrace.run.executors import Demand, ExecutorScaling, FlowLoads, Load, decide
+from headrace.run.executors import Demand, ExecutorScaling, FlowLoads, Load, SparkExecutors, decide
 from headrace.sources.kafka.position import KafkaOffsets
 from waiting import until
 
@@ -149,9 +151,12 @@ def test_a_flow_that_is_retried_needs_no_executors() -> None:
 
 class FakeExecutors:
     def __init__(self) -> None:
-        self.running, self.wanted = 5, [0]
+        self.running, self.wanted, self.failures = 5, [0], 0
 
-    def count(self) -> int:
+    def look(self) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("the gateway does not answer")
         return self.running
 
     def request(self, total: int) -> None:
@@ -169,6 +174,7 @@ def test_a_run_requests_executors_reports_each_decision_and_gives_back_what_it_c
     loads.observe(committed(1000, lag=25_000))
     with ExecutorScaling(limits, executors, loads, events.append, "u", look_s=0.01):
         until(lambda: executors.running == 1, "those above `min` are given back one by one")
+        executors.failures = 3
         until(lambda: executors.wanted[-1] == 8, "a backlog asks for all")
         loads.observe(committed(1000, lag=0, duration_s=0.01))
         until(lambda: executors.running == 1, "without a backlog, they are given back")
@@ -177,3 +183,35 @@ def test_a_run_requests_executors_reports_each_decision_and_gives_back_what_it_c
     assert numbers[1:] == [(1, 2), (2, 4), (4, 8), (8, 4), (4, 2), (2, 1)]
     message = events[1].fill(events[1].message)
     assert message.startswith("The run wants 2 executors instead of 1: flow orders: 25,000 records at")
+
+
+def test_an_executor_is_given_back_if_it_was_idle_at_two_looks() -> None:
+    tasks, ended = {"driver": 0, "1": 1, "2": 0, "10": 0}, list[str]()
+
+    class Store:
+        def executorList(self, active: bool) -> Any:
+            one = [
+                SimpleNamespace(id=lambda name=name: name, activeTasks=lambda n=n: n, rddBlocks=lambda: 0)
+                for name, n in tasks.items()
+            ]
+            return SimpleNamespace(size=lambda: len(one), apply=one.__getitem__)
+
+    kill = SimpleNamespace(killExecutors=lambda names, *_: ended.extend(names))
+    context = SimpleNamespace(statusStore=Store, schedulerBackend=lambda: kill)
+    jvm = SimpleNamespace(PythonUtils=SimpleNamespace(toSeq=list))
+    spark: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(_jvm=jvm, _jsc=SimpleNamespace(sc=lambda: context))
+    )
+    executors = SparkExecutors(spark)
+    assert executors.look() == 3
+    executors.give_back(3)
+    assert ended == [], "one look does not tell whether a batch is over"
+    tasks["2"] = 1
+    executors.look()
+    executors.give_back(3)
+    assert ended == ["10"]
+    tasks["1"] = tasks["2"] = 0
+    del tasks["10"]
+    assert [executors.look() for _ in range(2)] == [2, 2]
+    executors.give_back(1)
+    assert ended == ["10", "2"], "the newest first"

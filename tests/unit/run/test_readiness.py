@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stores import At
+from tests.unit.plan.test_stages import flow, opened, view
 
+from headrace.errors import TableLostError
 from headrace.model.names import TableName
-from headrace.run.readiness import Feed, FeedState, Skip, Verdict, is_written, judge_inputs
+from headrace.model.project import ProjectSettings
+from headrace.plan.stages import Plan, RunFlowStage
+from headrace.run.readiness import Feed, FeedState, Skip, Verdict, find_blocked, is_written, judge_inputs
 
 BRONZE = TableName("default", "bronze")
 DAYS = TableName("default", "days")
@@ -54,6 +59,23 @@ def test_what_reads_a_skipped_table_is_skipped_and_names_the_same_flow() -> None
     feeds = {BRONZE: [Feed("flow bronze", "skipped", ("flow raw",))], DAYS: [Feed("view days", "pending")]}
     found = judge_inputs([DAYS, BRONZE], feeds.__getitem__, lambda table: False)
     assert found == Skip(reason="it reads bronze, which was skipped: flow raw failed", failed=("flow raw",))
+
+
+def test_the_readers_of_a_table_that_cannot_be_opened_are_skipped(
+    make_project: Callable[[], ProjectSettings],
+) -> None:
+    lost = TableLostError("the table bronze is missing")
+    plan = Plan(
+        project=make_project(),
+        datasets=(),
+        all_levels=(
+            (opened("bronze"), RunFlowStage(planned=flow("bronze", "bronze"))),
+            (RunFlowStage(planned=flow("silver", "silver", "bronze")), view("days", "bronze")),
+            (view("weeks", "days"),),
+        ),
+    )
+    skip = Skip(reason="it reads bronze, which could not be opened (TABLE_LOST)", failed=("bronze",))
+    assert find_blocked(plan, {BRONZE: lost}) == {"bronze": lost, "silver": skip, "default.days": skip}
 
 
 def commit(table: Path, version: int, *, metadata: Any = None, add: bool = False, txn: Any = None) -> None:

@@ -74,6 +74,7 @@ FLOW = FlowFacts(
     flow="sales",
     dataset="default.sales",
     location=SourceLocation("sales.py", 3),
+    folder="/lake/checkpoints/default.sales/sales",
     declared_flows=frozenset({"sales"}),
     sources=(facts_of(KAFKA, BROKER, {}),),
     stateful=False,
@@ -400,7 +401,7 @@ def test_a_log_that_was_rolled_back_and_used_again_is_refused(asked: dict[str, b
         "timestamp_ms": 1_700_000_000_000,
         "now_ms": 1_700_000_001_234,
     }
-    assert "headrace full-refresh sales" in error.remedies[0]
+    assert "headrace full-refresh sales" in error.remedies[-1]
     shown = error.facts[0]
     assert "2023-11-14 22:13:20.000 UTC" in shown and "2023-11-14 22:13:21.234 UTC" in shown
 
@@ -843,7 +844,8 @@ def test_a_stream_of_another_kind_continues_with_its_checkpoint() -> None:
 def test_a_stream_of_another_kind_never_starts_at_a_position_of_another_checkpoint() -> None:
     lost = refused(STREAM, STREAMED, None)
     assert lost.code == "CHECKPOINT_LOST"
-    assert lost.remedies == ("read everything again:   headrace full-refresh sales",)
+    assert lost.remedies[0] == "read everything again:   headrace full-refresh sales"
+    assert "/lake/checkpoints/default.sales/sales" in lost.facts[0]
     error = refused(change(STREAM, reset=True), STREAMED, None)
     assert (error.code, "rate" in error.summary) == ("RESUME_IMPOSSIBLE", True)
 

@@ -74,7 +74,8 @@ def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data:
     name = f"{1:020d}.json"
     file(table, name).write_bytes(data)
     error = damage(table)
-    assert f"the log of the table orders is damaged: {name} {fault}" in error.summary
+    assert error.summary == "the log of the table orders is damaged at v1"
+    assert f"{name} {fault}" in error.facts[0]
     assert "\\x00" not in error.summary
     assert error.params["path"] == str(file(table, name))
     assert error.remedies[1:] == (
@@ -94,7 +95,7 @@ def test_a_damaged_data_file_is_named_without_the_layers_of_its_reader() -> None
 def test_a_torn_checkpoint_is_named(table: Location) -> None:
     (checkpoint,) = Path(table.path).glob("_delta_log/*.checkpoint.parquet")
     checkpoint.write_bytes(checkpoint.read_bytes()[:-20])
-    assert f"{checkpoint.name} is not a whole Parquet file" in damage(table).summary
+    assert f"{checkpoint.name} is not a whole Parquet file" in damage(table).facts[0]
     with pytest.raises(LogUnreadableError, match="is not a whole Parquet file"):
         load_stored_at(table)
 

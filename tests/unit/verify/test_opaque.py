@@ -10,9 +10,9 @@ from lake import HandFlow, Lake, rows
 from unit.verify.conftest import Verifier as Verify
 
 
-def read(start: Any, until: Any, kind: str = "other", **identity: Any) -> dict[str, Any]:
+def read(start: Any, until: Any, kind: str = "other", index: int = 0, **identity: Any) -> dict[str, Any]:
     identity = identity or {"format": "rate"}
-    return {"index": 0, "kind": kind, "identity": identity, "from": start, "until": until}
+    return {"index": index, "kind": kind, "identity": identity, "from": start, "until": until}
 
 
 @pytest.fixture
@@ -32,6 +32,21 @@ def test_batches_that_follow_each_other_hold_and_records_are_not_judged(
     records = verify.grade("records")
     assert records.verdict == "unjudged"
     assert "only Spark understands" in records.reasons[0]
+
+
+def test_options_that_a_user_changes_are_no_other_source(flow: HandFlow, verify: Verify) -> None:
+    def both(start: Any, until: Any, *options: str) -> list[dict[str, Any]]:
+        return [
+            read(start, until, index=index, format="rate", options=one) for index, one in enumerate(options)
+        ]
+
+    flow.append_from(both(None, 5, "a", "b"), rows(range(5)))
+    flow.append_from(both(5, 7, "a", "c"), rows(range(5, 7)))
+    # A run allows another order where both have read up to the same position.
+    flow.append_from(both(7, 9, "c", "a"), rows(range(7, 9)))
+    # Commits of an earlier version have no hash.
+    flow.append_from([read(9, 10), read(9, 10, index=1)], rows(range(9, 10)))
+    assert (verify.grade("ranges").verdict, verify.codes("ranges")) == ("proven", [])
 
 
 @pytest.mark.parametrize("start", [4, 6, None, {"0": 5}])

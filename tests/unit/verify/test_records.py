@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from lake import HandFlow, Lake, LakeTable, edit, replace_file, rows
+from rejected_rows import rejected, write_rejected
 
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.verify import records as records_module
@@ -383,6 +385,11 @@ class TestStreamsFromTables:
     def append(
         self, silver: HandFlow, source: LakeTable, start: Any, version: int, offsets: Iterable[int]
     ) -> Any:
+        entry = self.entry(source, start, version)
+        silver.append_from([entry], rows(offsets))
+        return entry["until"]
+
+    def entry(self, source: LakeTable, start: Any, version: int) -> dict[str, Any]:
         until = {
             "sourceVersion": 1,
             "reservoirId": source.id,
@@ -391,9 +398,7 @@ class TestStreamsFromTables:
             "isStartingVersion": False,
         }
         identity = {"table_id": source.id, "path": str(source.path)}
-        entry = {"index": 0, "kind": "delta", "identity": identity, "from": start, "until": until}
-        silver.append_from([entry], rows(offsets))
-        return until
+        return {"index": 0, "kind": "delta", "identity": identity, "from": start, "until": until}
 
     def test_every_row_upstream_once(
         self, table: LakeTable, flow: HandFlow, silver: HandFlow, verify: Verify, broker: Broker
@@ -417,6 +422,22 @@ class TestStreamsFromTables:
         assert ranges_of(report, "RECORDS_MISSING") == {0: [[3, 4]]}
         assert ranges_of(report, "RECORDS_TWICE") == {0: [[5, 6]]}
         assert "on bronze v2 and not in the table" in report.findings[0].text
+
+    def test_a_row_on_which_the_query_failed_is_in_the_quarantine(
+        self, table: LakeTable, flow: HandFlow, silver: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        entry = self.entry(table, None, 3)
+        silver.append_from([entry], rows([*range(4), *range(5, 9)]), quarantined=2)
+        path = f"file:{table.path}/part-0.snappy.parquet"
+        for offset in (4, 9):
+            row = json.dumps({"id": 1, "_source": {"topic": "sales", "partition": 0, "offset": offset}})
+            read = {"offset": 2, "path": path, "value": row.encode()}
+            source = dict.fromkeys(("topic", "partition", "timestamp", "key", "headers"), None) | read
+            write_rejected(silver, [rejected(silver, offset, source=source, row=None)])
+        report = verify.grade("records", "silver")
+        assert report.verdict == "proven", report
+        assert report.text == "10 in bronze v2 = 8 in the table + 2 in quarantine"
 
     def test_a_row_from_nowhere_is_found(
         self, table: LakeTable, flow: HandFlow, silver: HandFlow, verify: Verify

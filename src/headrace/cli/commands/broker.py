@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from headrace.cli.kafka import start_broker
 from headrace.cli.options import POSITIVE, option
 from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
@@ -161,10 +162,8 @@ def delete(invocation: Invocation, name: str, yes: bool) -> Result:
 def _started(invocation: Invocation, choice: BrokerChoice | None = None) -> tuple[Broker, BrokerChoice, str]:
     """A running broker with its address."""
     choice = choice or choose(invocation)
-    ensure_jars("broker")
     broker = Broker(choice.folder)
-    with invocation.output.progress("Starting the broker"):
-        return broker, choice, broker.start()
+    return broker, choice, start_broker(broker, invocation.output)
 
 
 def choose(invocation: Invocation) -> BrokerChoice:

@@ -38,7 +38,7 @@ def init(
     Existing files are never overwritten.
     """
     if source is not None:
-        return _from(source, folder, target)
+        return _from(source, folder, target, storage)
     from headrace.project.template.files import TOPIC, pipeline_name, write_template
 
     written = write_template(folder, storage)
@@ -53,11 +53,11 @@ def init(
     return _result(pipeline_name(folder), written, [], steps)
 
 
-def _from(source: Path, folder: Path, target: str | None) -> Result:
+def _from(source: Path, folder: Path, target: str | None, storage: str | None) -> Result:
     from headrace.declare.new_specs import build_specs, describe_ignored
     from headrace.project.template.files import write_new
 
-    specs = build_specs(source, folder, target)
+    specs = build_specs(source, folder, target, storage)
     another = shlex.join(["headrace", "init", f"{folder}-2", "--from", str(source)])
     remedy = f"remove it, or write to another folder:   {another}"
     written = write_new({spec.file: spec.text for spec in specs}, remedy)

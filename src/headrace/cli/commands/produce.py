@@ -17,7 +17,7 @@ from headrace.cli.kafka import ReachedKafka, not_found, reach_kafka
 from headrace.cli.options import POSITIVE, WHOLE, option, refuse, require_moment
 from headrace.cli.output import FORMAT_VERSION, Output, Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import TopicNotFoundError
+from headrace.errors import OffsetUnknownError, TopicNotFoundError
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker
 from headrace.runtime.broker_data import find_in_shared
@@ -117,6 +117,7 @@ def produce(
                 kafka.connection,
                 topic,
                 name="sample" if lines is None else lines.name,
+                has_header=lines is not None and lines.has_header,
                 rate=rate,
                 show=shown,
                 interval_s=shown.interval_s,
@@ -262,6 +263,9 @@ def consume(
             span = reader.find_span(start, partitions)
     except TopicNotFoundError as error:
         raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error
+    except OffsetUnknownError as error:
+        limited = "" if limit is None else f" --limit {limit}"
+        raise error.with_(remedies=[f"{one}{limited}" for one in error.remedies]) from error
     if span.is_empty and not follow:
         output.note(f"Topic {topic} has no records after this start.")
     render = _as_json if output.is_json else _as_line

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,8 +116,9 @@ def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) ->
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
         rows = pipeline.quarantine.show(dataset, chosen, limit=limit)
+        binary = frozenset[str]() if rows is None else pipeline.quarantine.binary_columns(dataset, rows)
     data = {"columns": [], "rows": [], "cut": False} if rows is None else rows.to_json()
-    return Result(data=data, text=lambda: _shown(rows, dataset))
+    return Result(data=data, text=lambda: _shown(rows, dataset, binary))
 
 
 @verb(
@@ -227,7 +229,7 @@ def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:
     return Group(*parts)
 
 
-def _shown(rows: Rows | None, dataset: str) -> Group | str:
+def _shown(rows: Rows | None, dataset: str, binary: Collection[str]) -> Group | str:
     if rows is None or not rows.rows:
         return f"No rejected row of {dataset} matches."
     lines: list[Text] = []
@@ -238,7 +240,7 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
             kind = [] if one["kind"] == "expectation" else [one["kind"]]
             parts = [str(part) for part in (*kind, one["name"], one["message"]) if part is not None]
             lines.append(Text(f"  {': '.join(parts)}", style="yellow"))
-        lines.append(Text(f"  {_record(row)}"))
+        lines.append(Text(f"  {_record(row, binary)}"))
     more = "; use --limit to see more" if rows.is_cut else ""
     return Group(*lines, Text(f"{counted(len(rows.rows), 'row')} of {dataset}{more}", style="dim"))
 
@@ -253,16 +255,18 @@ def _facts(row: Mapping[str, Any]) -> Iterator[str]:
     yield f"{row['quarantined_at']:%Y-%m-%d %H:%M:%S}"
 
 
-def _record(row: Mapping[str, Any]) -> str:
+def _record(row: Mapping[str, Any], binary: Collection[str]) -> str:
     from headrace.observe.read import shown
     from headrace.project.quarantine import record_text
 
     text = record_text(row) if row["row"] is None else str(row["row"])
     if text is None:
         return "(no value)"
-    for part in ("key", "value"):
-        held = (row["source"] or {}).get(part)
-        if held and row["row"] is not None:
-            # Spark writes the bytes of the record that a row keeps as base64.
-            text = text.replace(json.dumps(base64.b64encode(held).decode()), json.dumps(shown(held)))
+    if row["row"] is not None or (row["source"] or {}).get("path"):
+        with suppress(ValueError):
+            # Spark writes the bytes of binary columns as base64.
+            for name, value in dict(json.loads(text)).items():
+                if name in binary and isinstance(value, str):
+                    key, held = json.dumps(name), shown(base64.b64decode(value))
+                    text = text.replace(f"{key}:{json.dumps(value)}", f"{key}:{json.dumps(held)}")
     return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}.."

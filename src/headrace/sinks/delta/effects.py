@@ -8,7 +8,9 @@ each column, whatever the order and the batches of the records.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
+from operator import or_
 
 from headrace.model.changes import COLUMN_SEQUENCES, DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT
 from headrace.model.names import quoted_column
@@ -168,18 +170,65 @@ def deletes_of(effects: DataFrame, keys: list[str]) -> DataFrame:
     return deleted.select(*map(quoted_column, keys), F.col(_DELETED).alias(SEQUENCE), OPERATION)
 
 
+@dataclass(frozen=True)
+class _KeptColumn:
+    """A column that a NULL leaves as it is, after the batch."""
+
+    value: Column
+    age: Column  # the sequence of the value
+    is_changed: Column
+    steps: tuple[tuple[str, Column], ...]  # what the others need, by name; each needs those before it
+
+
+def _kept_column(number: int, held: Column, held_since: Column) -> _KeptColumn:
+    """The column of a number in a batch. `held`: its value in the table, with the sequence `held_since`."""
+    value, at = F.col(f"{_VALUE}{number}.value"), F.col(f"{_VALUE}{number}.at")
+    since, is_left, is_taken, age = (F.col(f"{one}{number}") for one in (_SINCE, _IS_LEFT, _IS_TAKEN, _AGE))
+    return _KeptColumn(
+        value=F.when(is_taken, value).when(is_left, held),
+        age=age,
+        is_changed=is_taken | (held.isNotNull() & ~is_left),
+        steps=(
+            (f"{_SINCE}{number}", held_since),
+            (f"{_IS_LEFT}{number}", held.isNotNull() & _is_alive(since)),
+            (f"{_IS_TAKEN}{number}", _is_alive(at) & (~is_left | (at > since))),
+            (f"{_AGE}{number}", F.when(is_taken, at).when(is_left, since)),
+        ),
+    )
+
+
+def _is_alive(sequence: Column) -> Column:
+    """Whether a sequence is newer than the newest delete of its key."""
+    return sequence.isNotNull() & (F.col(_DEAD).isNull() | (sequence > F.col(_DEAD)))
+
+
 def _compared(found: DataFrame, table: StructType, keys: list[str]) -> DataFrame:
     """The rows after the batch. A value that several others need is a column of its own: in the place of each
     of its uses, the expressions of a table with many columns would be too long for Spark to compile."""
     held, upsert, is_held = F.col(_HELD), F.col(_UPSERT), F.col(HELD_ROWS).isNotNull()
-    dead, held_at, given_at = F.col(_DEAD), F.col(_HELD_AT), upsert[SEQUENCE]
+    held_at, given_at = F.col(_HELD_AT), upsert[SEQUENCE]
     is_newer, newest_at = F.col(_IS_NEWER), F.col(_NEWEST_AT)
-
-    def is_alive(sequence: Column) -> Column:
-        return sequence.isNotNull() & (dead.isNull() | (sequence > dead))
-
+    # The sequence of a column is kept where it is not that of the row.
+    own_since = {name.casefold() for name in _fields(table[COLUMN_SEQUENCES].dataType)}
+    kept = {}
+    for number, name in enumerate(_fields(found.schema[_UPSERT].dataType[COLUMN_SEQUENCES].dataType)):
+        own = F.coalesce(held[COLUMN_SEQUENCES][name], held_at) if name.casefold() in own_since else held_at
+        kept[name.casefold()] = _kept_column(number, held[name], own)
     # Another writer may have left the sequence out: then it is less than all others.
     lowest = F.struct(*(F.lit(None) for _ in range(4))).cast(table[SEQUENCE].dataType)
+    steps = [dict(one.steps[step] for one in kept.values()) for step in range(4)]
+    for step in (
+        {_DEAD: F.greatest(_DELETED, _DEAD), _HELD_AT: F.when(is_held, F.coalesce(held[SEQUENCE], lowest))},
+        {
+            _IS_NEWER: _is_alive(given_at) & (~_is_alive(held_at) | (given_at > held_at)),
+            _IS_HELD_ALIVE: _is_alive(held_at),
+            **steps[0],
+        },
+        {_NEWEST_AT: F.when(is_newer, given_at).when(F.col(_IS_HELD_ALIVE), held_at), **steps[1]},
+        steps[2],
+        steps[3],
+    ):
+        found = found.withColumns(step)
     given = {name.casefold() for name in _fields(found.schema[_UPSERT].dataType)}
     columns = {
         name: F.when(is_newer, upsert[name] if name.casefold() in given else F.lit(None)).otherwise(
@@ -188,46 +237,17 @@ def _compared(found: DataFrame, table: StructType, keys: list[str]) -> DataFrame
         for name in table.names
         if name.casefold() not in {key.casefold() for key in keys}
     }
-    is_changed, ages = is_newer, {}
-    kept = {name.casefold() for name in _fields(table[COLUMN_SEQUENCES].dataType)}
-    all_since, all_left, all_taken, all_ages = {}, {}, {}, {}
-    for number, name in enumerate(_fields(found.schema[_UPSERT].dataType[COLUMN_SEQUENCES].dataType)):
-        value, at = F.col(f"{_VALUE}{number}.value"), F.col(f"{_VALUE}{number}.at")
-        since, is_left, is_taken, age = (
-            F.col(f"{one}{number}") for one in (_SINCE, _IS_LEFT, _IS_TAKEN, _AGE)
-        )
-        # The sequence of a column is kept where it is not that of the row.
-        own = F.coalesce(held[COLUMN_SEQUENCES][name], held_at) if name.casefold() in kept else held_at
-        all_since[f"{_SINCE}{number}"] = own
-        all_left[f"{_IS_LEFT}{number}"] = held[name].isNotNull() & is_alive(since)
-        all_taken[f"{_IS_TAKEN}{number}"] = is_alive(at) & (~is_left | (at > since))
-        all_ages[f"{_AGE}{number}"] = F.when(is_taken, at).when(is_left, since)
-        column = next(one for one in columns if one.casefold() == name.casefold())
-        columns[column] = F.when(is_taken, value).when(is_left, held[name])
-        ages[name.casefold()] = age
-        is_changed = is_changed | is_taken | (held[name].isNotNull() & ~is_left)
-    steps = (
-        {_DEAD: F.greatest(_DELETED, _DEAD), _HELD_AT: F.when(is_held, F.coalesce(held[SEQUENCE], lowest))},
-        {
-            _IS_NEWER: is_alive(given_at) & (~is_alive(held_at) | (given_at > held_at)),
-            _IS_HELD_ALIVE: is_alive(held_at),
-            **all_since,
-        },
-        {_NEWEST_AT: F.when(is_newer, given_at).when(F.col(_IS_HELD_ALIVE), held_at), **all_left},
-        all_taken,
-        all_ages,
-    )
-    for step in steps:
-        found = found.withColumns(step)
+    columns |= {name: kept[name.casefold()].value for name in columns if name.casefold() in kept}
     columns[SEQUENCE] = newest_at
     columns[COLUMN_SEQUENCES] = F.struct(
         *(
-            F.when(ages[name.casefold()] != newest_at, ages[name.casefold()]).alias(name)
-            if name.casefold() in ages
+            F.when(one.age != newest_at, one.age).alias(name)
+            if (one := kept.get(name.casefold())) is not None
             else F.lit(None).alias(name)
             for name in _fields(table[COLUMN_SEQUENCES].dataType)
         )
     )
+    is_changed = reduce(or_, (one.is_changed for one in kept.values()), is_newer)
     is_there = newest_at.isNotNull()
     effect = (
         F.when(is_there & ~is_held, "insert")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
-from weakref import WeakValueDictionary
 
 from headrace.errors import CheckpointBehindTableError, KeyTwiceError
 from headrace.model.counts import BatchCounts, CountKind, RowChanges
-from headrace.model.names import TableName, quoted_column
+from headrace.model.names import quoted_column
 from headrace.model.ranges import SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
@@ -18,9 +16,9 @@ from headrace.sinks.delta.append import FlowTable
 from headrace.sinks.delta.commit import commit_batch, commit_merge
 from headrace.sinks.delta.data_files import FILE, ROW, NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
-from headrace.sinks.delta.folding import ListedFiles, fold_unlisted
-from headrace.sinks.delta.key_index import IndexMemory
+from headrace.sinks.delta.folding import fold_unlisted
 from headrace.sinks.delta.placed_rows import FoundRows, PlacedRows, check_positions
+from headrace.sinks.delta.shared_tables import SharedTable
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import (
@@ -33,38 +31,9 @@ from headrace.sinks.delta.transaction import (
 from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, SplitRows
 from headrace.state.facts import FENCED
-from headrace.storage.location import Location
+from headrace.storage.layout import table_name
 
 _FEW_KEYS = 1_000_000
-
-
-class SharedTable:
-    """What the flows of one process share that apply changes to one table. `memory`: the memory of the
-    indexes of all tables. `listed`: the numbers of files and deleted rows when the table's files were last
-    listed."""
-
-    def __init__(self, memory: IndexMemory | None = None) -> None:
-        self.memory = IndexMemory() if memory is None else memory
-        self.turn = threading.Lock()
-        self.index: TableIndex | None = None
-        self.listed = ListedFiles()
-
-
-class SharedTables:
-    """The shared state of each table, for as long as a flow writes to it."""
-
-    def __init__(self) -> None:
-        self._tables: WeakValueDictionary[str, SharedTable] = WeakValueDictionary()
-        self._making = threading.Lock()
-        self._memory = IndexMemory()
-
-    def of(self, path: Location) -> SharedTable:
-        """The state of a table, by its folder."""
-        with self._making:
-            table = self._tables.get(str(path))
-            if table is None:
-                table = self._tables[str(path)] = SharedTable(self._memory)
-            return table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +275,7 @@ class KeyedWriter(BatchWriter):
         first = effects.where(f"{HELD_ROWS} > 1").select(*map(quoted_column, keys)).first()
         shown = "" if first is None else ", ".join(f"{key} = {first[key]}" for key in keys)
         stamp, table = self.stamp, self.table.location
-        name = TableName(self.table.path.parent.name, self.table.path.name)
+        name = table_name(self.table.path)
         return KeyTwiceError(
             f"flow {stamp.flow}: {counted(count, 'key')} of batch {stamp.batch} "
             f"{'has' if count == 1 else 'have'} several rows in the table"
@@ -318,7 +287,7 @@ class KeyedWriter(BatchWriter):
                 "the batch was not written",
             ),
             remedies=(
-                "delete the rows of the other writer, then run again:   headrace run",
+                "delete all rows but one of each such key, then run again:   headrace run",
                 f"or read everything again:   headrace full-refresh {name.short}",
             ),
             params={"flow": stamp.flow, "batch": stamp.batch, "keys": count},

@@ -35,7 +35,7 @@ from headrace.storage.location import Location
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.sinks.delta.keyed import SharedTable
+    from headrace.sinks.delta.shared_tables import SharedTable
 
 _ROWS_AT_ONCE = 4_000_000
 _COPIES = 2

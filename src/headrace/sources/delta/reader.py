@@ -106,7 +106,7 @@ class DeltaReader(Reader):
         for name, (pattern, wanted) in _VALUES.items():
             value = request.value(name)
             if value is not None and not pattern.fullmatch(value.strip().lower()):
-                raise _invalid(f"{name} must be {wanted}, not {value!r}", "correct the option", location)
+                raise _invalid(f"{name} must be {wanted}, not {value!r}", f"write {wanted}", location)
         if path := request.path or request.value("path"):
             # A flow reads the log of a table that it streams, so its kind of storage must be supported.
             locate(path, source=location)
@@ -124,7 +124,7 @@ class DeltaReader(Reader):
             raise _invalid("startingVersion and startingTimestamp are both set", "remove one", location)
         if version is not None and not (version.strip().isdigit() or version.strip().lower() == "latest"):
             problem = f"startingVersion must be a table version or `latest`, not {version.strip()!r}"
-            raise _invalid(problem, "write a number", location)
+            raise _invalid(problem, 'write the number of a version, such as "0", or "latest"', location)
         return options
 
     def check_path(self, path: str, location: SourceLocation) -> None:

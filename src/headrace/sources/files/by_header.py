@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.declarations import RESCUED
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import frame_of_plan
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
+from headrace.runtime.lazy_pyspark import Column, DataFrame, DataFrameReader, F, SparkSession, StructType, T
 from headrace.sources.files.header_errors import repeated_name
 from headrace.sources.files.headers import (
     HeaderGroup,
-    HeaderInvalidError,
     HeaderRules,
     HeaderSyntax,
+    HeaderText,
     Layout,
     find_header,
-    group_by_header,
+    find_repeated,
     header_splitter,
+    lay_out,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrameReader
-    from pyspark.sql.types import StructType
 
 _METADATA = "_metadata"
 
@@ -37,10 +32,33 @@ def find_groups(
 ) -> list[HeaderGroup]:
     """The files of each header, which is read from each file."""
     syntax, split = HeaderSyntax.of(options), header_splitter(session, options)
-    try:
-        return group_by_header(paths, lambda path: find_header(path, syntax), split, rules)
-    except HeaderInvalidError as error:
-        raise repeated_name(error) from error
+    return group_by_header(paths, lambda path: find_header(path, syntax), split, rules)
+
+
+def group_by_header(
+    paths: Iterable[str],
+    find: Callable[[str], HeaderText | None],
+    split: Callable[[str], Sequence[str]],
+    rules: HeaderRules,
+) -> list[HeaderGroup]:
+    """The files of each header, in the order of their first files. `split`: gives the values of a record."""
+    layouts: dict[str, Layout] = {}
+    groups: dict[Layout, list[str]] = {}
+    lines: dict[Layout, int] = {}
+    for path in paths:
+        found = find(path)
+        if found is None:
+            layout = lay_out(rules.columns, rules)
+        elif found.text in layouts:
+            layout = layouts[found.text]
+        else:
+            header = split(found.text)
+            if (name := find_repeated(header, rules)) is not None:
+                raise repeated_name(path, found.line, name)
+            layout = layouts[found.text] = lay_out(header, rules)
+        groups.setdefault(layout, []).append(path)
+        lines.setdefault(layout, 1 if found is None else found.line)
+    return [HeaderGroup(layout, tuple(found), lines[layout]) for layout, found in groups.items()]
 
 
 @dataclass(frozen=True)
@@ -65,7 +83,7 @@ class HeaderedFiles:
         self, group: HeaderGroup, choose: Callable[[DataFrame], DataFrame], *, rescues: bool
     ) -> DataFrame:
         layout = group.layout
-        if layout is None or layout.is_planned:
+        if layout.is_planned:
             frame = self.reader.schema(self.schema).load(list(group.paths))
             frame = choose(frame.select("*", frame.metadataColumn(_METADATA).alias(_METADATA)))
             columns = [F.col(quoted_column(name)) for name in self.schema.fieldNames()]

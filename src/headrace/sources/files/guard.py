@@ -162,8 +162,7 @@ class FileGuard(Guard):
         if source is None or rules is None:
             return declared
         (group,) = find_groups(self.run.session, source.options, rules, [path])
-        layout = group.layout
-        return declared if layout is None or layout.is_planned else header_schema(layout, declared, rules)
+        return declared if group.layout.is_planned else header_schema(group.layout, declared, rules)
 
     def committed(self) -> None:
         for file in self._batch.files:
@@ -192,7 +191,7 @@ class FileGuard(Guard):
             location=flow.location,
             facts=(*paths[1:_SHOWN], "the rows are in the table, and nothing was written"),
             remedies=(
-                "restore the file as it was read",
+                "restore the file with the same content",
                 f"or read everything again:   headrace full-refresh {flow.target.short}",
             ),
             params={"flow": flow.name, "paths": paths},
@@ -350,14 +349,14 @@ class FileGuard(Guard):
         paths = [plain_path(file.path) for file in gone]
         more = f" and {len(gone) - 1} more files" if len(gone) > 1 else ""
         return FileVanishedError(
-            f"flow {self.run.flow.name}: {paths[0]}{more} vanished before it could be read",
+            f"flow {self.run.flow.name}: {paths[0]}{more} vanished before its batch was read",
             location=self.run.flow.location,
-            facts=(*paths[1:_SHOWN], NOT_COMMITTED),
+            facts=(*paths[1:_SHOWN], f"batch {self._batch.number} was not committed"),
             remedies=(
-                "restore the file as it was read",
-                "or set `on_data_loss: record` in headrace.yml: the flow goes on without it, "
-                "and the ledger keeps its name",
-                "or drop the planned batch; the flow continues with the files that are there:   "
+                "restore the file with the same content, then run again:   headrace run",
+                "or let all flows go on after such a loss, and record it; one line in headrace.yml, for one "
+                "run:   on_data_loss: record",
+                "or continue without its records, which are not recorded as lost:   "
                 f"headrace reset {self.run.flow.name}",
             ),
             params={"flow": self.run.flow.name, "paths": paths},

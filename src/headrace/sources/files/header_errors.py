@@ -14,21 +14,21 @@ from headrace.errors import (
 )
 from headrace.model.folders import plain_path
 from headrace.model.texts import counted
-from headrace.sources.files.headers import HeaderGroup, HeaderInvalidError, HeaderRules
+from headrace.sources.files.headers import HeaderGroup, HeaderRules
 
 _AGAIN = "correct the header of the file, and start again:   headrace run"
 
 
-def repeated_name(error: HeaderInvalidError) -> HeadraceError:
-    problem = f"has the name `{error.name}` twice in its header"
-    return _unreadable(None, error.path, error.line, problem, None, remedies=(_AGAIN,))
+def repeated_name(path: str, line: int, name: str) -> HeadraceError:
+    return _unreadable(
+        None, path, line, f"has the name `{name}` twice in its header", None, remedies=(_AGAIN,)
+    )
 
 
 def foreign_header(
     flow: str, group: HeaderGroup, rules: HeaderRules, location: SourceLocation
 ) -> HeadraceError:
     """The error for files without any column of the schema: their rows would have no value."""
-    assert group.layout is not None
     facts = (f"header: {_listed(group.layout.names)}", f"columns: {_listed(rules.columns)}")
     problem = "has no column of the schema in its header"
     remedies = (_AGAIN, 'or set header to "false", if the files have no header')
@@ -38,7 +38,6 @@ def foreign_header(
 def stateful_header(
     flow: str, group: HeaderGroup, rules: HeaderRules, location: SourceLocation
 ) -> HeadraceError:
-    assert group.layout is not None
     return _unreadable(
         flow,
         group.paths[0],
@@ -78,25 +77,6 @@ def new_columns(
             f"add {'them' if several else 'it'} to the schema, and start again:   headrace run",
             'or let the table get new columns: drift="evolve" of hr.read_files, '
             "or cloudFiles.schemaEvolutionMode addNewColumns",
-        ),
-        params={"flow": flow, "path": path, "line": group.line, "columns": list(names)},
-    )
-
-
-def taken_columns(
-    flow: str, group: HeaderGroup, names: Sequence[str], location: SourceLocation
-) -> HeadraceError:
-    """The error for new columns that the query would hide by columns of its own."""
-    path = plain_path(group.paths[0])
-    return RecordDriftedError(
-        f"flow {flow}: the file {path}, line {group.line}, has {counted(len(names), 'new column')} "
-        f"whose name the query gives to another column: {_listed(names)}",
-        location=location,
-        facts=("the rows would lack the values of the file", NOT_COMMITTED),
-        remedies=(
-            "add the new column to the schema (schema=, or cloudFiles.schemaHints), and start again:   "
-            "headrace run",
-            "or give the query's own column another name",
         ),
         params={"flow": flow, "path": path, "line": group.line, "columns": list(names)},
     )

@@ -6,13 +6,17 @@ import bz2
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, BinaryIO, Final, Self, TextIO
+from uuid import UUID
 
 from headrace.model.declarations import Drift, DriftAction
+from headrace.model.texts import find_option
 from headrace.storage.locate import locate
 
 HEADERS_OPTION: Final = "headrace.files.headers"
@@ -21,6 +25,8 @@ HEADERS_OPTION: Final = "headrace.files.headers"
 _LONGEST = 1 << 24
 """The characters of a header that are read: a file without a line end has no header that can be known."""
 _CHUNK = 1 << 16
+_UNNAMED = re.compile(r"_c\d+")
+"""A column without a name."""
 _BLANKS = "".join(map(chr, range(33)))
 """What Java's ``trim`` removes."""
 
@@ -38,10 +44,7 @@ class HeaderRules:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self | None:
         """The rules in the options of a read; ``None`` if it does not take columns by name."""
-        text = next(
-            (value for name, value in options.items() if name.lower() == HEADERS_OPTION.lower()), None
-        )
-        if text is None:
+        if (text := find_option(options, HEADERS_OPTION)) is None:
             return None
         value = json.loads(text)
         drift = Drift(value["drift"]["default"], value["drift"]["columns"])
@@ -65,6 +68,25 @@ class HeaderRules:
 
     def fold(self, name: str) -> str:
         return name.lower() if self.ignores_case else name
+
+    def loses_all(self, layout: Layout) -> bool:
+        """Whether the rows of files would have no value: they have no column of the schema, and their own
+        columns are not taken up, or the first row of a file without a header stands in their place."""
+        if not layout.is_foreign:
+            return False
+        kept = all(self.action(name) in ("evolve", "rescue") for name in layout.names)
+        return not kept or any(map(_is_value, layout.names))
+
+
+def _is_value(text: str) -> bool:
+    """Whether a text is no name, but a value: nothing, a number, a date, a time, a UUID or a boolean."""
+    if text.strip().lower() in ("", "true", "false") or _UNNAMED.fullmatch(text):
+        return True
+    for parse in (float, datetime.fromisoformat, UUID):
+        with suppress(ValueError):
+            parse(text.strip())
+            return True
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +114,7 @@ class HeaderSyntax:
 
 
 def has_header(options: Mapping[str, str]) -> bool:
-    value = next((value for name, value in options.items() if name.lower() == "header"), "false")
-    return value.lower() == "true"
+    return (find_option(options, "header") or "").lower() == "true"
 
 
 @dataclass(frozen=True)
@@ -180,10 +201,6 @@ def _open(path: str) -> Iterator[BinaryIO]:
             yield packed
 
 
-class RepeatedNameError(ValueError):
-    """A header that has a name twice."""
-
-
 @dataclass(frozen=True)
 class Layout:
     """The columns of files that have the same header. `names`: as the header has them; a column without a
@@ -208,14 +225,25 @@ class Layout:
 
 
 def lay_out(header: Sequence[str], rules: HeaderRules) -> Layout:
-    names = tuple(name or f"_c{index}" for index, name in enumerate(header))
-    known: dict[str, int] = {}
-    for index, name in enumerate(names):
-        if known.setdefault(rules.fold(name), index) != index:
-            raise RepeatedNameError(name)
+    names = _named(header)
+    known = {rules.fold(name): index for index, name in enumerate(names)}
     positions = tuple(known.get(rules.fold(name)) for name in rules.columns)
     unknown = tuple(sorted(set(range(len(names))) - {one for one in positions if one is not None}))
     return Layout(tuple(header), names, positions, unknown)
+
+
+def find_repeated(header: Sequence[str], rules: HeaderRules) -> str | None:
+    """The first name that a header has a second time."""
+    known: set[str] = set()
+    for name in _named(header):
+        if rules.fold(name) in known:
+            return name
+        known.add(rules.fold(name))
+    return None
+
+
+def _named(header: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name or f"_c{index}" for index, name in enumerate(header))
 
 
 def find_misplaced(header: Sequence[str], columns: Sequence[str], fold: Callable[[str], str]) -> str | None:
@@ -229,42 +257,11 @@ def find_misplaced(header: Sequence[str], columns: Sequence[str], fold: Callable
 
 @dataclass(frozen=True)
 class HeaderGroup:
-    """Files that have the same header. `layout`: ``None`` for files whose header is not known."""
+    """Files that have the same header. Files whose header is not known have the columns of the schema."""
 
-    layout: Layout | None
+    layout: Layout
     paths: tuple[str, ...]
-    line: int = 1  # the line of the header in the first file
-
-
-class HeaderInvalidError(ValueError):
-    """A header that cannot be used: its file, the line, and the name that it has twice."""
-
-    def __init__(self, path: str, line: int, name: str) -> None:
-        super().__init__(path)
-        self.path, self.line, self.name = path, line, name
-
-
-def group_by_header(
-    paths: Iterable[str],
-    find: Callable[[str], HeaderText | None],
-    split: Callable[[str], Sequence[str]],
-    rules: HeaderRules,
-) -> list[HeaderGroup]:
-    """The files of each header, in the order of their first files. `split`: gives the values of a record."""
-    layouts: dict[str, Layout] = {}
-    groups: dict[Layout | None, list[str]] = {}
-    lines: dict[Layout | None, int] = {}
-    for path in paths:
-        found, layout = find(path), None
-        if found is not None:
-            try:
-                layout = layouts.get(found.text) or lay_out(split(found.text), rules)
-            except RepeatedNameError as error:
-                raise HeaderInvalidError(path, found.line, str(error)) from error
-            layouts[found.text] = layout
-            lines.setdefault(layout, found.line)
-        groups.setdefault(layout, []).append(path)
-    return [HeaderGroup(one, tuple(found), lines.get(one, 1)) for one, found in groups.items()]
+    line: int  # the line of the header in the first file
 
 
 def header_splitter(session: Any, options: Mapping[str, str]) -> Callable[[str], Sequence[str]]:

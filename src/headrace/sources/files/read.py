@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import RESCUED, Drift
 from headrace.model.folders import FileFolder, plain_path
 from headrace.model.notes import nearest_path
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
+from headrace.runtime.lazy_pyspark import (
+    Column,
+    DataFrame,
+    DataFrameReader,
+    DataType,
+    F,
+    SparkSession,
+    StructField,
+    StructType,
+    T,
+)
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
     SCHEMA_NUMBER,
@@ -25,10 +35,6 @@ from headrace.sources.files.by_header import find_groups
 from headrace.sources.files.headers import HeaderGroup, HeaderRules, has_header
 from headrace.sources.files.options import BASE_PATH, FORMAT_OPTION, LINE_OPTIONS, STREAM_OPTIONS
 from headrace.sources.records import stop_because
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader
-    from pyspark.sql.types import DataType, StructField, StructType
 
 FileFormat = Literal["json", "csv", "parquet", "avro", "text", "orc"]
 
@@ -78,11 +84,10 @@ def check_folder(folder: FileFolder) -> None:
         near = nearest_path(base) if base.startswith("/") else None
         raise FilesNotFoundError(
             f"the folder {base} does not exist",
-            remedies=(
-                *(() if near is None else (f"did you mean `{near}`?",)),
-                "correct the path; one that is relative starts at the pipeline's folder",
-                f"mkdir -p {base}",
-            ),
+            facts=("a relative path starts at the pipeline's folder",),
+            remedies=("correct the path", f"or make the folder:   mkdir -p {base}")
+            if near is None
+            else (f"did you mean `{near}`?",),
             params={"path": base},
         )
     above, _, name = base.rpartition("/")
@@ -114,7 +119,7 @@ def infer_schema(
         paths = sorted(file.path for file in folder.files())[:_COMPARED_FILES]
         groups = find_groups(spark, options, rules, paths)
         if len(groups) > 1:
-            return _infer_by_name(spark, folder, options, [one for one in groups if one.layout], rules)
+            return _infer_by_name(spark, folder, options, [one for one in groups if one.layout.header], rules)
     reader = _inferring(spark, format, options).options(**_choosing(folder))
     schema: StructType = reader.load(folder.path).schema
     if not schema.fields:
@@ -162,7 +167,6 @@ def merge_columns(
     """The columns of the files of several headers, each with a type that all its values have."""
     found: dict[str, tuple[str, DataType]] = {}
     for group in groups:
-        assert group.layout is not None
         fields = reader.load(list(group.paths)).schema.fields
         names = [*group.layout.names, *(one.name for one in fields[len(group.layout.names) :])]
         for name, one in zip(names, fields, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -107,14 +108,15 @@ class SchemaRegistry:
             return SubjectNotFoundError(
                 f"the schema registry has no subject `{subject}`",
                 facts=(f"registry: {self.url}", f"its subjects: {listed or 'none'}"),
-                remedies=(
-                    *did_you_mean(subject, names),
+                remedies=did_you_mean(subject, names)
+                or (
                     "name the subject of the records with subject=.. in hr.read_kafka",
                     "or register a schema: producers do so when they write the first record",
                 ),
                 params={"url": self.url, "subject": subject},
             )
-        hint = "set schema.registry.basic.auth.user.info under kafka: in headrace.yml"
+        login = "schema.registry.basic.auth.user.info: USER:PASSWORD"
+        hint = f"add the login under kafka: in headrace.yml:   {login}"
         return SchemaRegistryRefusedError(
             f"the schema registry refused the request: {answer}",
             facts=(f"registry: {self.url}",),
@@ -125,8 +127,11 @@ class SchemaRegistry:
     def _unreachable(self, reason: str) -> SchemaRegistryUnreachableError:
         return SchemaRegistryUnreachableError(
             f"the schema registry at {self.url} does not answer",
-            facts=(reason,),
-            remedies=(f"check {URL} under kafka: in headrace.yml, and whether the registry runs",),
+            facts=(re.sub(r"^\[Errno -?\d+\] ", "", reason),),
+            remedies=(
+                f"correct {URL} under kafka: in headrace.yml, or start the registry",
+                f"test it:   curl {self.url}/subjects",
+            ),
             params={"url": self.url},
         )
 

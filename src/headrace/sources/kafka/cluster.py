@@ -226,10 +226,15 @@ class KafkaCluster:
 
     def unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
         servers = self.connection.bootstrap_servers
+        place = self.connection.place("bootstrap.servers")
         self._silence = BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",
+            location=place,
             facts=(f"Kafka's client reports: {error}",),
-            remedies=("check the connection:   headrace doctor",),
+            remedies=(
+                *(() if place is None else (f"start the broker, or correct bootstrap.servers at {place}",)),
+                "check the connection:   headrace doctor",
+            ),
             params={"bootstrap_servers": servers},
         )
         return self._silence

@@ -7,15 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final, Literal, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 from headrace.errors import ArgumentInvalidError
-from headrace.runtime.lazy_pyspark import Column, F, T
+from headrace.runtime.lazy_pyspark import Column, DataType, DecimalType, F, StructField, StructType, T
 from headrace.sources.decimals import exact_decimal
 from headrace.sources.decoders import Decoder, InvalidUtf8, JsonDecoder, check_choice
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, DecimalType, StructField, StructType
 
 TimestampUnit = Literal["millis", "micros", "nanos"]
 """The unit of numbers in TIMESTAMP columns."""

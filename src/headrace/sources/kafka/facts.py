@@ -77,7 +77,7 @@ def _without(span: Span, spans: Iterable[Span]) -> list[Span]:
 
 def ranges_text(ranges: Iterable[Mapping[str, Any]]) -> list[str]:
     lines = [
-        f"topic {one['topic']}, partition {one['partition']}: offsets {one['from']} to {one['until'] - 1}"
+        f"topic {one['topic']}, partition {one['partition']}: {_offsets(one['from'], one['until'])}"
         for one in ranges
     ]
     return lines if len(lines) <= _NAMED else [*lines[:_NAMED], f"and {len(lines) - _NAMED} more ranges"]
@@ -321,19 +321,18 @@ def _ids_read(then: ReadBefore) -> dict[str, str | None]:
 def topic_recreated(
     flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str | None, now_id: str | None
 ) -> TopicRecreatedError:
-    now = "has no such topic" if now_id is None else f"has topic id {now_id}"
     return TopicRecreatedError(
         f"flow {flow}: the topic `{topic}` was deleted and created again since its last batch",
         location=location,
         facts=(
-            f"checkpoint {checkpoint} read topic id {known_id}; the broker now {now}",
-            "no record of the new topic was committed",
+            *(["the broker has no such topic"] if now_id is None else []),
+            "records of the old topic that were not read are lost; no record of the new topic was committed",
         ),
         remedies=(
             f"keep the rows and continue with the new topic:   headrace reset {flow}",
             "or correct the topic in the flow's query, or the connection if it points to another cluster",
         ),
-        params={"flow": flow, "topic": topic, "was": known_id, "is": now_id},
+        params={"flow": flow, "topic": topic, "was": known_id, "is": now_id, "checkpoint": checkpoint},
     )
 
 
@@ -358,13 +357,21 @@ def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> He
 
 def _beyond_end(flow: FlowFacts, topic: str, partition: int, offset: int, end: int) -> HeadraceError:
     return OffsetsBeyondEndError(
-        f"flow {flow.flow}: topic `{topic}`, partition {partition} ends at offset {end}, "
-        f"but it was read up to offset {offset}",
+        f"flow {flow.flow}: topic `{topic}`, partition {partition} no longer has {_offsets(end, offset)}, "
+        "which the flow has read",
         location=flow.location,
-        facts=("the broker has lost records", "nothing was read or written"),
-        remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
+        facts=(f"the broker has lost records: its next offset is {end}", "nothing was read or written"),
+        remedies=(
+            "restore the log of the broker",
+            "or read everything again; the rows of lost records are lost:   "
+            f"headrace full-refresh {flow.short_dataset}",
+        ),
         params={"flow": flow.flow, "topic": topic, "partition": partition},
     )
+
+
+def _offsets(first: int, until: int) -> str:
+    return f"offset {first}" if until - first == 1 else f"offsets {first} to {until - 1}"
 
 
 def _expired(flow: FlowFacts, losses: Sequence[Mapping[str, Any]]) -> OffsetsExpiredError:
@@ -373,17 +380,10 @@ def _expired(flow: FlowFacts, losses: Sequence[Mapping[str, Any]]) -> OffsetsExp
         f"flow {flow.flow}: the broker no longer has {counted(lost, 'offset')} "
         "that the flow has not read yet",
         location=flow.location,
-        facts=(
-            *(
-                f"topic {loss['topic']}, partition {loss['partition']}: "
-                f"offsets {loss['from']} to {loss['until'] - 1}"
-                for loss in losses
-            ),
-            "nothing was read or written",
-        ),
+        facts=(*ranges_text(losses), "nothing was read or written"),
         remedies=(
-            'set `on_data_loss: record` in headrace.yml, or on_data_loss="record" in read_kafka: the flow '
-            "continues after them, and the ledger records them as lost",
+            "continue after them, and record them as lost: write `on_data_loss: record` in headrace.yml, or "
+            'on_data_loss="record" in read_kafka, then run again:   headrace run',
         ),
         params={"flow": flow.flow, "losses": list(losses)},
     )

@@ -105,13 +105,14 @@ def offsets_reused(
         location=location,
         facts=(
             _difference(reused),
-            "the broker's log was rolled back and its offsets were used again; the flow has not read the new "
-            "records below its position",
+            "the broker's log was rolled back, and its offsets were used again; the flow has not read the "
+            "new records there",
             done,
         ),
         remedies=(
-            f"read everything again:   headrace full-refresh {dataset}",
-            "or restore the log of the broker that the flow has read",
+            "restore the log of the broker that the flow has read",
+            "or read the new log from its start; records that only the old log had are lost:   "
+            f"headrace full-refresh {dataset}",
         ),
         params={
             "flow": flow,

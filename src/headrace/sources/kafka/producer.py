@@ -45,6 +45,11 @@ class RecordLines:
         self._form = form
         self._key = key
 
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line has the names of the fields."""
+        return self._form == "csv"
+
     def __enter__(self) -> RecordLines:
         return self
 
@@ -66,7 +71,7 @@ class RecordLines:
         self._ahead = itertools.chain(first, records)
 
     def _read(self) -> Iterator[Record]:
-        return self._csv() if self._form == "csv" else self._lines()
+        return self._csv() if self.has_header else self._lines()
 
     def _lines(self) -> Iterator[Record]:
         for line, raw in enumerate(self._stream, 1):

@@ -119,17 +119,17 @@ def check_values(options: Mapping[str, str], streaming: bool, location: SourceLo
         least = 0 if name.startswith("fetchOffset.") else 1
         value = chosen.get(name.lower())
         if value is not None and not (value.strip().isdigit() and int(value) >= least):
-            raise _invalid(
-                f"`{name}` must be a whole number of at least {least}, not {value!r}", name, location
-            )
+            problem = f"`{name}` must be a whole number of at least {least}, not {value!r}"
+            raise _invalid(problem, name, location, 'write a number, such as "10000"')
     for name in _FLAGS:
         value = chosen.get(name.lower())
         if value is not None and value.lower() not in ("true", "false"):
-            raise _invalid(f"`{name}` must be true or false, not {value!r}", name, location)
+            problem = f"`{name}` must be true or false, not {value!r}"
+            raise _invalid(problem, name, location, 'write "true" or "false"')
     fewest, most = chosen.get("minoffsetspertrigger"), chosen.get("maxoffsetspertrigger")
     if fewest is not None and most is not None and int(fewest) > int(most):
         problem = f"`minOffsetsPerTrigger` is {fewest}, more than `maxOffsetsPerTrigger`, which is {most}"
-        raise _invalid(problem, "minOffsetsPerTrigger", location)
+        raise _invalid(problem, "minOffsetsPerTrigger", location, f"write at most {most}")
     try:
         Subscription.of(options)
         Start.of(options, default="latest" if streaming else "earliest")
@@ -137,11 +137,13 @@ def check_values(options: Mapping[str, str], streaming: bool, location: SourceLo
         raise _invalid(str(error), "", location) from error
 
 
-def _invalid(problem: str, option: str, location: SourceLocation) -> OptionInvalidError:
+def _invalid(
+    problem: str, option: str, location: SourceLocation, remedy: str = "correct the option"
+) -> OptionInvalidError:
     return OptionInvalidError(
         f"a Kafka reader {problem}" if not problem.startswith("`") else f"the Kafka option {problem}",
         location=location,
-        remedies=["correct the option"],
+        remedies=[remedy],
         params={"option": option, "problem": problem},
     )
 

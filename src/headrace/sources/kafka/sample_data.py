@@ -102,14 +102,15 @@ def _check_type(text: str, kind: exp.DataType) -> None:
 
 def _fault(text: str, problem: str) -> SampleSchemaInvalidError:
     words = [word.upper() for word in _SECOND_WORD.findall(text)]
-    near = [difflib.get_close_matches(word, NAMES, n=1) for word in words if word not in NAMES]
+    near = {word: difflib.get_close_matches(word, NAMES, n=1) for word in words if word not in NAMES}
+    meant = {word: found[0] for word, found in near.items() if found}
+    if meant:
+        problem = f"the type {next(iter(meant))} is unknown"
+    example = "write it as Spark does:   id LONG, customer STRING, amount DECIMAL(12, 2), at TIMESTAMP"
     return SampleSchemaInvalidError(
         f"the schema cannot be read: {problem}",
         facts=(f"schema: {text}",),
-        remedies=(
-            *(f"did you mean {found[0]}?" for found in near if found),
-            "write it as Spark does:   id LONG, customer STRING, amount DECIMAL(12, 2), at TIMESTAMP",
-        ),
+        remedies=tuple(f"did you mean {one}?" for one in meant.values()) or (example,),
         params={"schema": text},
     )
 

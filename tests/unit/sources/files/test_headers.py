@@ -9,18 +9,19 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from headrace.model.declarations import Drift
+from headrace.errors import FileUnreadableError
+from headrace.model.declarations import Drift, DriftAction
+from headrace.sources.files.by_header import group_by_header
 from headrace.sources.files.headers import (
-    HeaderInvalidError,
     HeaderRules,
     HeaderSyntax,
     HeaderText,
     find_header,
     find_misplaced,
     first_record,
-    group_by_header,
     lay_out,
 )
 
@@ -55,7 +56,13 @@ def test_a_header_is_found_as_spark_finds_it(
     assert first_record(BytesIO(content), HeaderSyntax.of(options)) == expected
 
 
-@pytest.mark.parametrize(("end", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress)])
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.compress(content, codec="zstd", asbytes=True))
+
+
+@pytest.mark.parametrize(
+    ("end", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".zst", zstd)]
+)
 def test_a_compressed_file_has_a_header_too(tmp_path: Path, end: str, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / f"a.csv{end}"
     path.write_bytes(pack(b"id,name\n1,a\n"))
@@ -83,6 +90,27 @@ def test_columns_are_found_by_name_in_any_order_and_letter_case() -> None:
     assert lay_out(("ID", "id"), exact).positions == (1,)
 
 
+def test_files_without_a_column_of_the_schema_are_read_if_their_columns_are_taken_up() -> None:
+    def loses(names: str, *actions: DriftAction | None, **columns: DriftAction) -> bool:
+        rules = HeaderRules(columns=("id", "name"), drift=Drift(*actions, columns=columns))
+        return rules.loses_all(lay_out(names.split(","), rules))
+
+    assert not loses("id,x")
+    assert loses("x,y")
+    assert loses("x,y", "fail")
+    assert not loses("x,y", "evolve")
+    assert not loses("x,y", "rescue", y="evolve")
+    assert loses("x,y", None, y="evolve")
+    # A file without a header.
+    assert loses("7,ada", "evolve")
+    assert loses("ada,-1.5e3", "rescue")
+    assert loses("ada,2026-11-26", "evolve")
+    assert loses("ada,2026-11-26 21:06:07", "evolve")
+    assert loses("ada,TRUE", "evolve")
+    assert loses("ada,", "evolve")
+    assert loses("123e4567-e89b-12d3-a456-426614174000,ada", "evolve")
+
+
 def test_a_column_without_a_name_has_its_number_as_name() -> None:
     layout = lay_out(("", "id"), HeaderRules(columns=("_c0", "id")))
     # Spark would compare the name in the header with that of the schema.
@@ -98,11 +126,11 @@ def test_files_are_grouped_by_their_columns_and_a_repeated_name_is_refused() -> 
         return None if text is None else HeaderText(text, 1)
 
     groups = group_by_header(texts, find, split, rules)
-    assert [group.paths for group in groups] == [("1", "3"), ("2", "5"), ("4",)]
+    assert [group.paths for group in groups] == [("1", "3", "4"), ("2", "5")]
     texts["5"] = "a,A"
-    with pytest.raises(HeaderInvalidError) as caught:
+    with pytest.raises(FileUnreadableError, match="line 1, has the name `A` twice") as caught:
         group_by_header(texts, find, split, rules)
-    assert (caught.value.path, caught.value.line, caught.value.name) == ("5", 1, "A")
+    assert caught.value.params == {"path": "5", "line": 1}
 
 
 def test_a_column_at_another_position_is_found() -> None:

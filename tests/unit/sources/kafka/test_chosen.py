@@ -18,6 +18,7 @@ FLOW = FlowFacts(
     flow="orders",
     dataset="default.orders",
     location=SourceLocation("orders.py", 3),
+    folder="/lake/checkpoints/default.sales/sales",
     declared_flows=frozenset({"orders"}),
     sources=(),
     stateful=False,

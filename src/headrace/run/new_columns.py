@@ -1,0 +1,105 @@
+"""Evaluates a query with new columns of its source, before the source's schema takes them up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.errors import NOT_COMMITTED, HeadraceError, QueryFailedError, RecordDriftedError
+from headrace.model.queries import PythonQuery
+from headrace.model.texts import counted
+from headrace.plan import columns
+from headrace.plan.stages import PlannedFlow
+from headrace.run.context import BuildRanges
+from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sinks.target import BatchStamp
+from headrace.state.kept_schemas import SchemaVersion, tried
+from headrace.storage.location import Location
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnTrial:
+    """Tries new versions of the schemas of a flow's sources.
+
+    The query is evaluated again when its source has a new column: a function that makes the column only
+    ``if name not in stream.columns`` then returns that of the source. A query that returns both columns has
+    no plan any more. The flow stops then, and the version is not kept, so that the pipeline can be planned.
+    """
+
+    planned: PlannedFlow
+    build_ranges: BuildRanges
+    checkpoint: Location
+
+    def fit(
+        self,
+        session: SparkSession,
+        source: str,
+        known: Collection[str],
+        version: SchemaVersion,
+        stamp: BatchStamp,
+    ) -> SchemaVersion:
+        """The version with which the query can be evaluated.
+
+        If the query returns the source's column in place of its own, the new column has the type of the
+        query's column. `known`: the columns that the schema has so far.
+        """
+        new = [field["name"] for field in columns.fields(version.schema) if field["name"] not in known]
+        changed = self._changed_types(session, source, new, version, stamp)
+        if not changed:
+            return version
+        fields = [
+            {**field, "type": changed.get(field["name"], field["type"])}
+            for field in columns.fields(version.schema)
+        ]
+        fitted = replace(version, schema={**version.schema, "fields": fields})
+        if other := self._changed_types(session, source, new, fitted, stamp):
+            kinds = [f"{name} is {columns.type_text(kind)} in the query" for name, kind in other.items()]
+            raise self._error(list(other), version, (*kinds, "the source's column would have another type"))
+        return fitted
+
+    def _changed_types(
+        self,
+        session: SparkSession,
+        source: str,
+        new: Sequence[str],
+        version: SchemaVersion,
+        stamp: BatchStamp,
+    ) -> Mapping[str, Any]:
+        """The types, in the plan, of the query's columns that get another type with the new columns."""
+        try:
+            with tried(source, version):
+                built = self.build_ranges(session, self.planned, stamp.ranges, self.checkpoint)
+        except QueryFailedError as error:
+            # A function that fails for another reason, such as a file that is away, fails without them, too.
+            self.build_ranges(session, self.planned, stamp.ranges, self.checkpoint)
+            facts = ("Spark cannot resolve the query with the new column", error.summary, *error.facts)
+            raise self._error(new, version, facts) from error
+        except HeadraceError:
+            # A source that cannot be read again. The next plan shows what is wrong.
+            return {}
+        names = [name.lower() for name in built.columns]
+        if twice := [name for name in new if names.count(name.lower()) > 1]:
+            raise self._error(twice, version, ("the query would return both columns",))
+        found = columns.conflicts(built.schema.jsonValue(), self.planned.schema)
+        made = {field["name"].lower(): field["type"] for field in columns.fields(self.planned.schema)}
+        return {name: made[name.lower()] for name in new if name.lower() in {one[0].lower() for one in found}}
+
+    def _error(self, names: Sequence[str], version: SchemaVersion, facts: Sequence[str]) -> HeadraceError:
+        plural = "columns" if len(names) > 1 else "column"
+        flow, number, listed = self.planned.flow, counted(len(names), "new column"), ", ".join(names)
+        example = ", ".join(f"{name} {value}" for name, value in version.example.items())
+        in_python = (
+            f'or drop the source\'s column before the query makes its own:   .drop("{names[0]}")',
+            f'or let the query\'s column replace it:   .withColumn("{names[0]}", ..)',
+        )
+        return RecordDriftedError(
+            f"flow {flow.name}: the source has {number} that the query cannot take: {listed}",
+            location=flow.location,
+            facts=(*([f"first seen in {example}"] if example else []), *facts, NOT_COMMITTED),
+            remedies=(
+                f"give the query's own {plural} another name, and start again:   headrace run",
+                *(in_python if isinstance(flow.query, PythonQuery) else ()),
+            ),
+            params={"flow": flow.name, "columns": list(names), **dict(version.example)},
+        )
