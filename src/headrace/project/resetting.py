@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -47,7 +46,7 @@ class FlowReset:
             if position is None:
                 yield f"{self.flow}  reads {name} from the beginning"
             else:
-                yield f"{self.flow}  continues {name} at {json.dumps(position.to_json())}"
+                yield f"{self.flow}  continues {name} {position.describe()}"
         if self.losses:
             ranges = counted(self.losses, "range")
             yield f"{self.flow}  records {ranges} as lost, which it will not read"
