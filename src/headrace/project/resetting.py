@@ -23,6 +23,7 @@ from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import target_reader
+from headrace.sources.files.facts import FilePosition
 from headrace.sources.kafka.facts import ranges_text
 from headrace.state.facts import Open
 
@@ -47,7 +48,10 @@ class FlowReset:
             if position is None:
                 yield f"{self.flow}  reads {name} from the beginning"
             else:
-                yield f"{self.flow}  continues {name} at {json.dumps(position.to_json())}"
+                at = "after the files of its last batch"
+                if not isinstance(position, FilePosition):
+                    at = f"at {json.dumps(position.to_json())}"
+                yield f"{self.flow}  continues {name} {at}"
         if self.losses:
             ranges = counted(self.losses, "range")
             yield f"{self.flow}  records {ranges} as lost, which it will not read"
