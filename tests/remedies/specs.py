@@ -100,7 +100,7 @@ mistake(
     "a pattern that no file matches",
     {SPEC: "{spec}libraries:\n  - glob: {include: pipelines/**}\n"},
     {SPEC: "{spec}libraries:\n  - glob: {include: transformations/**}\n"},
-    at=f"{SPEC}:4:20",
+    at=f"{SPEC}:4:21",
     names="file into pipelines",
 )
 mistake(

@@ -302,16 +302,13 @@ _NAMES = "name the snapshots by whole numbers, dates (2026-01-31) or timestamps 
 
 
 def _renamed(path: Location, folder: Location, last: Version | None) -> str:
-    """How to name a snapshot, after the last version that was applied."""
-    if not isinstance(last, int):
-        return (
-            _NAMES if last is None else f"rename it to a version of the same type, above the last one: {last}"
-        )
-    numbers = [version for _, version in list_snapshots(folder) if isinstance(version, int)]
-    new = folder / f"{max([last, *numbers]) + 1}{''.join(PurePosixPath(path.name).suffixes)}"
-    return (
-        f"rename it to a version above the last one that was applied, {last}:   {path.move_command(str(new))}"
-    )
+    """How to name a snapshot. `last`: the version that was applied last."""
+    versions = [last, *(version for _, version in list_snapshots(folder))]
+    numbers = [one for one in versions if isinstance(one, int)]
+    if not numbers:
+        return _NAMES if last is None else f"rename it to a version of the same type, above {last}"
+    new = folder / f"{max(numbers) + 1}{''.join(PurePosixPath(path.name).suffixes)}"
+    return f"rename it to the next version, above all that were applied:   {path.move_command(str(new))}"
 
 
 _FORMATS: Mapping[str, str] = {
