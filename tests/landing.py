@@ -7,12 +7,13 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 
 from disk import Disk
 from headrace.errors import HeadraceError
@@ -34,6 +35,11 @@ import headrace as hr
 def visits():
     return hr.read_files("landing", format="json", schema="id LONG, page STRING"{more})
 """
+
+_PACK: Mapping[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".zst": lambda content: bytes(pa.compress(content, codec="zstd", asbytes=True)),
+}
 
 READ = """
 import headrace as hr
@@ -78,7 +84,7 @@ class Site:
         path.parent.mkdir(parents=True, exist_ok=True)
         staged = self.root / "staged"
         text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
-        staged.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        staged.write_bytes(_PACK.get(Path(name).suffix, bytes)(text.encode()))
         return staged.rename(path)
 
     @property

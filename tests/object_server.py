@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -10,11 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from headrace.storage import locate
 from headrace.storage.s3 import buckets
 
 KEY, SECRET = "planted-key", "pl4nted/s3+secret"
@@ -42,7 +45,7 @@ class ObjectServer:
     url: str
     _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
-    @property
+    @cached_property
     def client(self) -> Any:
         """A client that shares no code with Headrace's own."""
         import botocore.session
@@ -55,16 +58,31 @@ class ObjectServer:
             aws_secret_access_key=SECRET,
         )
 
+    @property
+    def table_options(self) -> dict[str, str]:
+        """The options of `deltalake` for tables of this server."""
+        return {
+            "aws_endpoint": self.url,
+            "aws_region": REGION,
+            "aws_access_key_id": KEY,
+            "aws_secret_access_key": SECRET,
+            "aws_allow_http": "true",
+        }
+
     def make_bucket(self) -> str:
         name = f"bucket-{os.getpid()}-{next(self._numbers)}"
         self.client.create_bucket(Bucket=name)
         return name
 
-    def reach(self, patch: pytest.MonkeyPatch) -> None:
-        """Let this process, and those that it starts, find the server as they would find AWS."""
+    def reach(self, patch: pytest.MonkeyPatch, url: str | None = None) -> None:
+        """Let this process, and those that it starts, find the server as they would find AWS.
+
+        Args:
+            url: Of a proxy before the server.
+        """
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
             patch.delenv(name, raising=False)
-        patch.setenv("AWS_ENDPOINT_URL_S3", self.url)
+        patch.setenv("AWS_ENDPOINT_URL_S3", url or self.url)
         patch.setenv("AWS_REGION", REGION)
         patch.setenv("AWS_ACCESS_KEY_ID", KEY)
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
@@ -77,7 +95,21 @@ class ObjectServer:
 def open_buckets(patch: pytest.MonkeyPatch) -> None:
     """Let this process use S3, as a process that has used no bucket yet."""
     patch.setattr(buckets, "BUCKETS", buckets.Buckets())
-    patch.setattr(locate, "KINDS", {**locate.KINDS, locate.S3: locate.open_s3})
+
+
+def assert_nowhere(secret: str, server: ObjectServer, bucket: str, *folders: Path) -> None:
+    """No object, file or command line has a secret."""
+    for page in server.client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        for one in page["Contents"]:
+            data = server.client.get_object(Bucket=bucket, Key=one["Key"])["Body"].read()
+            assert secret.encode() not in data, one["Key"]
+    for path in (path for folder in folders for path in folder.rglob("*")):
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            # The server of other tests takes it as an argument.
+            assert secret not in line or "versitygw" in line
 
 
 @contextmanager

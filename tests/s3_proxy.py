@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
@@ -25,6 +25,7 @@ _CODES = {
 }
 _OWN_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 _TIMEOUT_S = 60.0
+_ACCESS_KEY = re.compile(r"Credential=([^/]+)/")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Fault:
     """
 
     kind: Literal["error", "drop", "hold"]
-    operation: str
+    operation: str  # "" for all
     path: re.Pattern[str]
     status: int = 503
     left: int = 1
@@ -67,6 +68,8 @@ class S3Proxy:
 
     def __init__(self, server: str) -> None:
         self.delay_s = 0.0
+        self.accepts: Callable[[str], bool] = lambda _: True
+        """Whether an access key is valid at the moment."""
         self._server = urlsplit(server)
         self._requests: list[S3Request] = []
         self._faults: list[Fault] = []
@@ -116,7 +119,8 @@ class S3Proxy:
         status: int = 503,
         times: int = 1,
     ) -> Iterator[Fault]:
-        """Let requests fail that match, each operation by its name and each path by a pattern."""
+        """Let requests fail that match, each operation by its name and each path by a pattern; an empty one
+        matches all."""
         one = Fault(kind, operation, re.compile(path), status, times)
         with self._lock:
             self._faults.append(one)
@@ -130,7 +134,7 @@ class S3Proxy:
     def _find_fault(self, operation: str, path: str) -> Fault | None:
         with self._lock:
             for one in self._faults:
-                if one.left > 0 and one.operation == operation and one.path.search(path):
+                if one.left > 0 and one.operation in ("", operation) and one.path.search(path):
                     one.left -= 1
                     one.hits += 1
                     return one
@@ -143,6 +147,11 @@ class S3Proxy:
         is_conditional = bool(condition) and operation in ("PUT", "COMPLETE")
         if self.delay_s:
             time.sleep(self.delay_s)
+        key = _ACCESS_KEY.search(handler.headers.get("Authorization") or "")
+        if key is None or not self.accepts(key[1]):
+            handler.refuse(400, "ExpiredToken")
+            self._note(S3Request(operation, path, 400, is_conditional))
+            return
         fault = self._find_fault(operation, path)
         if fault is not None:
             fault.arrived.set()
@@ -162,8 +171,11 @@ class S3Proxy:
             status = found
             handler.reply(found, headers, data)
         finally:
-            with self._lock:
-                self._requests.append(S3Request(operation, path, status, is_conditional))
+            self._note(S3Request(operation, path, status, is_conditional))
+
+    def _note(self, request: S3Request) -> None:
+        with self._lock:
+            self._requests.append(request)
 
 
 def classify(method: str, target: str, headers: Any) -> tuple[str, str]:

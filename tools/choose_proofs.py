@@ -93,7 +93,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         ),
         "table",
     ),
-    "storage": ("s3_races",),
+    "storage": ("s3_faults", "s3_races"),
     "verify": ("reset_offsets", "table", "topic"),
 }
 """The names of the proofs that say most about a package of the source."""

@@ -8,9 +8,9 @@ from confluent_kafka import Producer
 
 from headrace.testing.plugin import _headrace_ends, run_pipeline
 from landing import Site
-from proof.fixtures import make_shop, shop
+from proof.fixtures import lake_kind, make_lake, make_shop, shop
 
-__all__ = ["_headrace_ends", "make_shop", "run_pipeline", "shop"]
+__all__ = ["_headrace_ends", "lake_kind", "make_lake", "make_shop", "run_pipeline", "shop"]
 
 
 @pytest.fixture

@@ -882,15 +882,15 @@ def big():
 @pytest.mark.parametrize(
     "query",
     [
-        'spark.readStream.format("delta").load("s3://bucket/orders")',
-        'spark.readStream.format("delta").option("path", "s3a://bucket/orders").load()',
-        'spark.sql("SELECT * FROM STREAM delta.`s3://bucket/orders`")',
+        'spark.readStream.format("delta").load("gs://bucket/orders")',
+        'spark.readStream.format("delta").option("path", "gs://bucket/orders").load()',
+        'spark.sql("SELECT * FROM STREAM delta.`gs://bucket/orders`")',
     ],
 )
 def test_a_stream_over_a_table_in_an_object_store_is_refused_at_its_line(fault: Fault, query: str) -> None:
     source = f"@hr.table\ndef copy():\n    return {query}\n"
     error = fault(source)
-    assert (error.code, error.params["supported"]) == ("STORAGE_UNSUPPORTED", ["file"])
+    assert (error.code, error.params["supported"]) == ("STORAGE_UNSUPPORTED", ["file", "s3"])
     assert error.location is not None and error.location.line == line_of(source, "return")
 
 

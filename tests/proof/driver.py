@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,7 +19,6 @@ from proof.shop import Shop
 from waiting import DEADLINE_S, until
 
 Victim = Literal["python", "jvm", "both"]
-_IN_CREATE = 0x100
 
 
 @dataclass
@@ -140,29 +137,6 @@ def start(
             command, cwd=shop.root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     return Driver(process, markers, output, has_jvm=environment.get("HEADRACE_ENGINE") == "off")
-
-
-class FolderWatch:
-    """Tells of a new file in a folder within microseconds, so that a kill comes before its rename."""
-
-    def __init__(self, folder: Path) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._file = self._libc.inotify_init1(os.O_NONBLOCK)
-        assert self._libc.inotify_add_watch(self._file, str(folder).encode(), _IN_CREATE) >= 0
-
-    def wait_for(self, part: bytes) -> None:
-        """Wait for a new file whose name holds ``part``."""
-        # `select` knows only the first 1,024 files of a process.
-        waiting = select.poll()
-        waiting.register(self._file, select.POLLIN)
-        while True:
-            ready = waiting.poll(DEADLINE_S * 1000)
-            assert ready, f"no file like {part!r} was made"
-            if part in os.read(self._file, 65536):
-                return
-
-    def close(self) -> None:
-        os.close(self._file)
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pyarrow as pa
 
+from bucket_path import open_table
 from disk import Disk
 from headrace.errors import HeadraceError
 from headrace.model.event_forms import Event
@@ -27,6 +28,7 @@ from headrace.run.failpoints import FAIL_VARIABLE
 from headrace.run.stop import StopSignal
 from headrace.run.update import RunResult
 from headrace.verify.report import Proof
+from proof.lakes import Lake
 from proof.ledger import ProducerLedger
 from waiting import DEADLINE_S
 
@@ -85,7 +87,7 @@ def named(flow: str) -> str:
 
 def rows(shop: Shop, path: str) -> list[dict[str, Any]]:
     """The rows of a table, by its path in the storage; also of a table with deletion vectors."""
-    table = deltalake.DeltaTable(shop.root / "lake" / path)
+    table = open_table(shop.lake.root / path)
     found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
     return pa.table(found).to_pylist()
 
@@ -148,6 +150,7 @@ class Shop:
     """One pipeline in a folder of its own, with one topic and everything that was produced to it."""
 
     root: Path
+    lake: Lake
     database: str
     topic: str
     partitions: int
@@ -157,7 +160,7 @@ class Shop:
 
     @property
     def storage(self) -> Disk:
-        return Disk(self.root / "lake")
+        return Disk(self.lake.root)
 
     def table(self, name: str) -> Path:
         return self.storage.table(TableName(self.database, name))
@@ -174,7 +177,7 @@ class Shop:
         self.root.mkdir(parents=True, exist_ok=True)
         spec = {
             "name": "shop",
-            "storage": "./lake",
+            "storage": str(self.lake.root),
             "database": self.database,
             "kafka": {"bootstrap.servers": self.ledger.bootstrap},
             "libraries": [{"file": "shop.py"}],
@@ -278,7 +281,7 @@ class Shop:
         return found
 
     def bronze(self) -> list[tuple[str, int, int, bytes]]:
-        rows = deltalake.DeltaTable(self.table("bronze")).to_pyarrow_table(
+        rows = open_table(self.table("bronze")).to_pyarrow_table(
             columns=["topic", "partition", "offset", "value"]
         )
         return sorted(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
@@ -299,7 +302,7 @@ class Shop:
 
     def _check_silver(self) -> None:
         names = ["topic", "partition", "offset", "id", "name", "sales"]
-        rows = deltalake.DeltaTable(self.table("silver")).to_pyarrow_table(columns=names)
+        rows = open_table(self.table("silver")).to_pyarrow_table(columns=names)
         found = sorted(zip(*(rows[name].to_pylist() for name in names), strict=True))
         sales = [(*record.place, record.sale) for record in self.ledger.records]
         _compare("silver", found, sorted((*p, s["id"], s["name"], s["sales"]) for *p, s in sales))
@@ -308,7 +311,7 @@ class Shop:
         for record in self.ledger.records:
             sums[record.sale["name"]] = sums.get(record.sale["name"], Decimal()) + record.sale["sales"]
             counts[record.sale["name"]] += 1
-        gold = deltalake.DeltaTable(self.table("gold")).to_pyarrow_table().to_pylist()
+        gold = open_table(self.table("gold")).to_pyarrow_table().to_pylist()
         _compare(
             "gold",
             sorted((row["name"], row["sales"], row["n"]) for row in gold),

@@ -18,7 +18,8 @@ import pytest
 from headrace.run.failpoints import Point
 from headrace.runtime.engine.client import find_engines, stop_engines
 from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
-from proof.driver import FolderWatch, start
+from proof.driver import start
+from proof.lakes import FolderWatch
 from proof.shop import BRONZE, SILVER, Shop
 from waiting import DEADLINE_S, until
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import deltalake
 import pytest
 
+from bucket_path import open_table
 from headrace.run.failpoints import Point
-from proof.driver import FolderWatch, Victim, start
+from proof.driver import Victim, start
+from proof.fixtures import ON_BOTH
 from proof.shop import BRONZE, SILVER, Shop
 from waiting import until
 
@@ -30,6 +31,7 @@ def assert_fired(shop: Shop, batch: int, flow: str = "bronze") -> None:
     assert batch not in numbers(checkpoint / "commits")
 
 
+@ON_BOTH
 @pytest.mark.parametrize(
     "victims",
     [
@@ -64,31 +66,33 @@ def test_a_kill_at_any_point_loses_and_doubles_nothing(shop: Shop, victims: tupl
 
 
 def is_killed_within_the_commit(shop: Shop, batch: int, victim: Victim) -> bool:
-    """Kill as soon as the file appears that will be renamed to the table's next version.
+    """Kill while the table's next version is being written.
 
     Returns:
-        Whether the kill came first: the file is there, and the version is not.
+        Whether the kill came first: on a local disk the version is not there; in a bucket it comes after the
+        kill.
     """
     log = shop.table("bronze") / "_delta_log"
     with start(shop, pause=("before-commit", batch)) as driver:
         driver.wait_at("before-commit")
         name = f"{shop.versions()['bronze'] + 1:020d}.json"
-        watch = FolderWatch(log)
-        driver.go_on("before-commit")
-        watch.wait_for(name.encode())
-        driver.kill(victim)
-        watch.close()
-        driver.wait_until_gone()
+        with shop.lake.writing(log / name) as wait:
+            driver.go_on("before-commit")
+            wait()
+            driver.kill(victim)
+            driver.wait_until_gone()
+            has_begun = shop.lake.has_begun(log / name)
     assert_fired(shop, batch)
-    return not (log / name).exists() and any(log.glob(f".{name}.*"))
+    return has_begun
 
 
+@ON_BOTH
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.thorough)])
 def test_kills_during_the_first_start_leave_nothing_half_done(shop: Shop, every: int) -> None:
     """Each start meets what the kill before left behind, and is killed one step later itself."""
     table, checkpoint = shop.table("bronze"), shop.checkpoints() / "0001"
     steps = (
-        shop.root / "lake",
+        shop.lake.root,
         shop.storage.leases,
         table,
         table / "_delta_log" / f"{0:020d}.json",
@@ -115,6 +119,7 @@ def test_kills_during_the_first_start_leave_nothing_half_done(shop: Shop, every:
     shop.check()
 
 
+@ON_BOTH
 def test_a_kill_in_any_layer_loses_and_doubles_nothing(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)
     shop.produce(30)
@@ -130,12 +135,11 @@ def test_a_kill_in_any_layer_loses_and_doubles_nothing(shop: Shop) -> None:
     log = shop.table("gold") / "_delta_log"
     with start(shop, "--continuous") as driver:
         until(lambda: sales_in_gold(shop) == 60, "gold counts all sales")
-        watch = FolderWatch(log)
-        shop.produce(30)
-        watch.wait_for(b".json.")
-        driver.kill("jvm")
-        watch.close()
-        driver.wait_until_gone()
+        with shop.lake.writing(log / f"{shop.versions()['gold'] + 1:020d}.json") as wait:
+            shop.produce(30)
+            wait()
+            driver.kill("jvm")
+            driver.wait_until_gone()
     assert sales_in_gold(shop) >= 60
     shop.run_well()
     shop.check(silver=True)
@@ -144,4 +148,4 @@ def test_a_kill_in_any_layer_loses_and_doubles_nothing(shop: Shop) -> None:
 def sales_in_gold(shop: Shop) -> int:
     if shop.versions().get("gold", -1) < 0:
         return 0
-    return sum(deltalake.DeltaTable(shop.table("gold")).to_pyarrow_table()["n"].to_pylist())
+    return sum(open_table(shop.table("gold")).to_pyarrow_table()["n"].to_pylist())

@@ -7,7 +7,8 @@ import signal
 import pytest
 
 from checked_json import read_json
-from proof.driver import FolderWatch, start
+from proof.driver import start
+from proof.lakes import FolderWatch
 from proof.shop import Shop
 
 pytestmark = pytest.mark.usefixtures("spark")

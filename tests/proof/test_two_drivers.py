@@ -12,6 +12,7 @@ from headrace.model.names import TableName
 from headrace.run.failpoints import Point
 from headrace.state.lease import EXPIRES_VARIABLE
 from proof.driver import start
+from proof.fixtures import ON_BOTH
 from proof.shop import BRONZE, SILVER, Shop, rows
 from waiting import until
 
@@ -60,6 +61,7 @@ def check(shop: Shop) -> None:
     assert ids([row for row in history if row["__END_AT"] is None]) == sorted(newest)
 
 
+@ON_BOTH
 @pytest.mark.parametrize(
     ("point", "flow"),
     [

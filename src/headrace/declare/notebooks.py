@@ -22,15 +22,9 @@ from headrace.declare.registry import ActivePipeline, activate_pipeline
 from headrace.declare.sql_files import declare_file, declare_text
 from headrace.errors import HeadraceError, PipelineFileFailedError, SourceLocation
 from headrace.model.project import code_language
-from headrace.syntax.ipynb import (
-    InvalidNotebookError,
-    NotebookCell,
-    cell_file,
-    comment_commands,
-    parse_notebook,
-)
+from headrace.syntax.ipynb import InvalidNotebookError, NotebookCell, cell_file, parse_notebook, python_cells
 from headrace.syntax.locations import display_path
-from headrace.syntax.tokens import Cell, build_note, find_cells
+from headrace.syntax.tokens import Cell, build_note
 
 _PREFIX = re.compile(r"^# MAGIC(?: %sql\b)?", re.IGNORECASE)
 _NOTEBOOK = b"# Databricks notebook source"
@@ -144,9 +138,9 @@ class _Cells:
         self._run = run
         self._active = active
         self._path = display_path(file, active.settings.root)
-        text = comment_commands(file.read_bytes().decode("utf-8-sig"))
+        text, cells = python_cells(file.read_bytes().decode("utf-8-sig"))
         self._lines = text.split("\n")
-        self._cells = {cell.line: cell for cell in find_cells(text)}
+        self._cells = {cell.line: cell for cell in cells}
 
     @property
     def code(self) -> str:

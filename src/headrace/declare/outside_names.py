@@ -17,14 +17,7 @@ from headrace.model.broker_map import split_addresses
 from headrace.model.kafka_settings import EMBEDDED
 from headrace.model.mappings import FOREIGN_PATH
 from headrace.model.project import code_language
-from headrace.syntax.ipynb import (
-    InvalidNotebookError,
-    NotebookCell,
-    cell_file,
-    comment_commands,
-    parse_notebook,
-)
-from headrace.syntax.tokens import find_cells
+from headrace.syntax.ipynb import InvalidNotebookError, NotebookCell, cell_file, parse_notebook, python_cells
 
 _IDENTIFIER = r"(?:`[^`\n]+`|\w+)"
 _NAME = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER}){{2}}"
@@ -193,10 +186,10 @@ class _Reading:
                 self.sql(cell.source, name, 1)
 
     def python(self, text: str, path: str) -> None:
-        text = comment_commands(text)
+        text, cells = python_cells(text)
         tree = _parsed(text)
         self._tree(tree, KnownTexts(tree, self._values), path)
-        for cell in find_cells(text):
+        for cell in cells:
             if cell.magic == "sql":
                 lines = text.split("\n")[cell.line - 1 : cell.stop - 1]
                 self.sql("\n".join(re.sub(r"^# MAGIC( %sql)?", "", one) for one in lines), path, cell.line)

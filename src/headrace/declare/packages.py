@@ -10,9 +10,8 @@ from pathlib import Path
 
 from headrace.errors import SourceLocation
 from headrace.model.project import ProjectSettings, code_language
-from headrace.syntax.ipynb import InvalidNotebookError, cell_file, comment_commands, parse_notebook
+from headrace.syntax.ipynb import InvalidNotebookError, cell_file, parse_notebook, python_cells
 from headrace.syntax.locations import display_path
-from headrace.syntax.tokens import find_cells
 
 
 def find_packages(files: Iterable[Path], settings: ProjectSettings) -> dict[str, SourceLocation]:
@@ -29,7 +28,7 @@ def _installed(file: Path, shown: str) -> Iterator[tuple[SourceLocation, str]]:
     text = file.read_text(encoding="utf-8", errors="replace")
     match code_language(file):
         case "python":
-            for cell in find_cells(comment_commands(text)):
+            for cell in python_cells(text)[1]:
                 command, _, given = cell.argument.partition(" ")
                 if cell.magic == "pip" and command == "install" and given.strip():
                     yield SourceLocation(shown, cell.line), given.strip()

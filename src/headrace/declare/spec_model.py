@@ -321,8 +321,8 @@ class Overridable(_Part):
     """The keys of the spec and of each of its profiles."""
 
     storage: Text | None = None
-    """the folder of tables, checkpoints, ledger and events, relative to the folder of the spec; by default
-    ``./lake``"""
+    """the folder of tables, checkpoints, ledger and events: relative to the folder of the spec, or
+    ``s3://BUCKET/PREFIX``; by default ``./lake``"""
 
     object_storage: ObjectStorageSpec = Field(default_factory=ObjectStorageSpec)
     """how object storage is reached"""

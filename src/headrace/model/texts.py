@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 
@@ -114,6 +115,11 @@ def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> list[
 
 def _length(text: str) -> int:
     return len(_STYLE.sub("", text))
+
+
+def find_option(options: Mapping[str, str], name: str) -> str | None:
+    """The value of an option; Spark ignores the case of its name."""
+    return next((value for key, value in options.items() if key.lower() == name.lower()), None)
 
 
 def option_text(value: object) -> str:

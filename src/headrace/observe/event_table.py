@@ -57,13 +57,16 @@ class EventTable:
 
     def query(self, sql: str) -> list[Row]:
         """The rows of a SQL query over the table ``t``; none if there is no table yet."""
-        if not is_table(self.path):
+        if self._table is None and not is_table(self.path):
             return []
         from deltalake import QueryBuilder
 
+        before, table = self._table, self._open()
+        if before is not None and before is table:
+            before.update_incremental()
         # Columns are read only for the rows that the condition chooses.
         settings = {"datafusion.execution.parquet.pushdown_filters": "true"}
-        return _rows(QueryBuilder(settings).register("t", open_delta(self.path)).execute(sql).read_all())
+        return _rows(QueryBuilder(settings).register("t", table).execute(sql).read_all())
 
     def fold(self) -> int:
         """Merge the small files into one if there are many, and remove files that were replaced long ago.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     BrokerUnreachableError,
     HeadraceError,
+    PlanFailedError,
     SourceLocation,
     SourceReadTwiceError,
     StreamingQueryForOnceFlowError,
@@ -80,9 +81,11 @@ def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts
 
 
 def find_sources(plan: Plan, systems: Systems) -> Plan:
-    """The plan with what its sources hold now; a system that does not answer is left out."""
+    """The plan with what its sources hold now; a system that does not answer is left out. All sources that
+    do not exist are named at once."""
     found: dict[tuple[str, int], Found] = {}
     unchecked: dict[str, None] = {}
+    errors: list[HeadraceError] = []
     for planned in (stage.planned for stage in plan.stages if isinstance(stage, RunFlowStage)):
         flow = planned.flow
         # Only a flow without a checkpoint starts where its options say.
@@ -93,8 +96,13 @@ def find_sources(plan: Plan, systems: Systems) -> Plan:
             except BrokerUnreachableError as error:
                 unchecked[source.not_checked(error, plan.project)] = None
                 continue
+            except HeadraceError as error:
+                errors.append(error)
+                continue
             if seen is not None:
                 found[planned.flow.name, source.index] = seen
+    if errors:
+        raise errors[0] if len(errors) == 1 else PlanFailedError(errors)
     return replace(plan, found=found, unchecked=tuple(unchecked))
 
 

@@ -134,7 +134,10 @@ def _image(one: Deployment) -> Mapping[str, str]:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     requirement = own_requirement().replace("headrace[test]", "headrace" if one.volume else "headrace[s3]")
     packages = shlex.join([requirement, *one.settings.cluster.packages])
-    main, jars = IMAGE_MAIN, "'spark'" if one.volume else "'spark', 's3'"
+    main, fetch = IMAGE_MAIN, "ensure_jars('spark')"
+    if one.volume is None:
+        own = f"shutil.copy(headrace.storage.s3.spark.JAR, '{IMAGE_JARS}')"
+        fetch = f"import shutil, headrace.storage.s3.spark; ensure_jars('spark', 's3'); {own}"
     dockerfile = f"""\
 # Build it in the folder of the pipeline:
 #   docker build -f {{folder}}/Dockerfile -t {one.image} .
@@ -142,8 +145,8 @@ FROM python:{minor}-slim
 RUN useradd --uid {_UID} --create-home headrace
 ENV HEADRACE_CACHE=/opt/headrace HEADRACE_LOGS=/tmp/headrace-logs HEADRACE_ENGINE=off HEADRACE_AOT=off
 RUN pip install --no-cache-dir {packages}
-# The jars of Delta Lake and Kafka, at {IMAGE_JARS}.
-RUN python -c "from headrace.runtime.fetch import ensure_jars; ensure_jars({jars})"
+# The jars for Spark, at {IMAGE_JARS}.
+RUN python -c "from headrace.runtime.fetch import ensure_jars; {fetch}"
 RUN printf 'from headrace.cli.main import main\\nmain()\\n' > {main} && chmod -R a+rX /opt/headrace \\
  && printf '%s\\n' '#!/bin/sh' \\
     '# Spark starts its executors with the argument `executor`.' \\

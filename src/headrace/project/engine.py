@@ -279,8 +279,12 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
         session = ClassicSession(spark.sparkContext, spark._jsparkSession.cloneSession())
         if not running.owned:
             from headrace.runtime.defaults import WRITER_CHECKS, build_session_settings, find_named_master
+            from headrace.runtime.storage_support import CHECKPOINT_FILES
+            from headrace.storage.s3.spark import find_support
 
             chosen = build_session_settings(find_named_master(spark.sparkContext)) | WRITER_CHECKS
+            if (fence := find_support(settings).settings.get(CHECKPOINT_FILES)) is not None:
+                chosen[CHECKPOINT_FILES] = fence
             for key, value in chosen.items():
                 session.conf.set(key, value)
             jvm: Any = spark.sparkContext._jvm

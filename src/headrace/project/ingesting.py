@@ -38,6 +38,7 @@ from headrace.project.ingest_code import (
 )
 from headrace.project.pipeline import Pipeline
 from headrace.project.template.files import write_new
+from headrace.project.working_copy import WorkingCopy
 from headrace.sources.kafka.sample_data import parse_columns
 from headrace.storage.table_log import is_table
 
@@ -89,7 +90,8 @@ class IngestFolder:
         self._settings = settings
         self.is_trial = trial
         root = settings.storage.root / NAME
-        self.root: Path = (root / "trial" if trial else root).local_path
+        self._copy = WorkingCopy(root / "trial" if trial else root)
+        self.root: Path = self._copy.root
 
     def load(self, table: str) -> IngestedTopic | None:
         """How the table was ingested before; ``None`` if it never was."""
@@ -111,15 +113,23 @@ class IngestFolder:
         for one in topics:
             if self.is_trial:
                 self._clear(one.ingested)
-            for suffix in _SUFFIXES:
-                (self.root / FOLDER / f"{one.ingested.file}{suffix}").unlink(missing_ok=True)
-        texts = _files(self.root, topics, self._settings, storage="../.." if self.is_trial else "..")
+        schemas = [
+            self.root / FOLDER / f"{one.ingested.file}{suffix}" for one in topics for suffix in _SUFFIXES
+        ]
+        for schema in schemas:
+            schema.unlink(missing_ok=True)
+        root = self._settings.storage.root
+        storage = str(root)
+        if root.files.scheme == "file":
+            storage = "../.." if self.is_trial else ".."
+        texts = _files(self.root, topics, self._settings, storage)
         for one in topics:
             kept = json.dumps(asdict(one.ingested), indent=1)
             texts[self.root / f"{one.ingested.file}.json"] = kept + "\n"
         for file, text in texts.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
+        self._copy.keep(texts, [schema for schema in schemas if schema not in texts])
         return replace(
             self._settings,
             file=self.root / "headrace.yml",
@@ -146,7 +156,8 @@ def save_pipeline(
 ) -> tuple[tuple[Path, ...], list[str]]:
     """Write a pipeline that ingests topics; existing files are not changed. Return the files, the spec first,
     and the environment variables that it needs."""
-    storage = os.path.relpath(str(settings.storage.root), folder.absolute())
+    root = settings.storage.root
+    storage = os.path.relpath(str(root), folder.absolute()) if root.files.scheme == "file" else str(root)
     files = _files(folder, topics, settings, storage)
     given = (*settings.kafka.settings, *settings.configuration)
     variables = [variable_of(key) for key in given if is_secret_key(key)]

@@ -28,6 +28,8 @@ def plan_submission(settings: ProjectSettings, mode: DeployMode, arguments: Sequ
         else:
             spec, archive = Path("pipeline") / spec.name, _pack_folder(settings)
     named = ["run", "--project", str(spec), "--profile", settings.profile]
+    from headrace.storage.s3.spark import find_support
+
     return build_submission(
         settings.name,
         master,
@@ -36,6 +38,7 @@ def plan_submission(settings: ProjectSettings, mode: DeployMode, arguments: Sequ
         memory=settings.memory,
         arguments=[*named, *arguments],
         archive=archive,
+        storage=find_support(settings),
     )
 
 

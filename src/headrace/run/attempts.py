@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.errors import (
     CheckpointCorruptError,
     CheckpointLostError,
+    FlowFailedError,
     HeadraceError,
+    StorageAccessError,
     StorageUnreadableError,
     StorageUnwritableError,
     TableLostError,
@@ -33,8 +35,11 @@ _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _STABLE_S = 60.0
 """A query that ran for so long had recovered from the error before."""
-_MISSING = (TableLostError, UpstreamMissingError, CheckpointLostError, CheckpointCorruptError)
-"""Errors that a flow meets while it runs if the disk of the storage is away for a moment."""
+_MISSING = (
+    *(TableLostError, UpstreamMissingError, CheckpointLostError, CheckpointCorruptError),
+    StorageAccessError,
+)
+"""Errors that a flow meets while it runs if the disk or the bucket of the storage is away for a moment."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -56,8 +61,9 @@ def run_attempts(
         try:
             outcome = runner.run(lease, stop)
         except HeadraceError as error:
-            # A terminal error would come again at the next start, so it is reported at a stop, too.
-            if stop.requested and error.transient:
+            # A terminal error would come again at the next start, so it is reported at a stop, too; but an
+            # abort breaks queries off, and what they say about that is no error of theirs.
+            if stop.requested and (error.transient or (stop.aborted and isinstance(error, FlowFailedError))):
                 return reports.finished(planned, "stopped", progress)
             # An idle flow commits no batch; that it ran for long enough counts as well.
             if progress.batches > batches or time.monotonic() - started > _STABLE_S:
@@ -80,8 +86,11 @@ def run_attempts(
 
 def _unreadable(error: HeadraceError) -> StorageUnreadableError:
     """The error of an attempt that did not find a table or checkpoint which the flow has used before."""
+    problem = "lacks a table or a checkpoint of the flow"
+    if isinstance(error, StorageAccessError):
+        problem = "cannot be read"
     return StorageUnreadableError(
-        f"the storage lacks a table or a checkpoint of the flow: {error.summary}",
+        f"the storage {problem}: {error.summary}",
         location=error.location,
         facts=error.facts,
         remedies=("headrace doctor",),

@@ -68,10 +68,14 @@ _UNREADABLE = re.compile(
     r"^[^\n]*_delta_log (?:does not exist|\(No such file or directory\))"
     r"|(?:DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE)[^\n]*"
     r"|java\.(?:io|nio)\.[^\n]*(?:Permission denied|Input/output error|Stale file handle|not connected\))"
-    r"|(?:java\.nio\.file\.AccessDenied|org\.apache\.hadoop\.[\w.]*AccessControl)Exception: [^\n]*",
+    r"|(?:java\.nio\.file\.AccessDenied|org\.apache\.hadoop\.[\w.]*AccessControl)Exception: [^\n]*"
+    # Hadoop's client of S3 has repeated its request before it gives up. Its `RemoteFileChangedException` says
+    # that another writer was first.
+    r"|org\.apache\.hadoop\.fs\.s3a\.(?!RemoteFileChanged)\w+Exception: [^\n]*"
+    r"|software\.amazon\.awssdk\.core\.exception\.\w+Exception: [^\n]*",
     re.MULTILINE,
 )
-"""Messages about a table, checkpoint or file whose disk does not answer, or refuses this process."""
+"""Messages about a table, checkpoint or file whose disk or store does not answer, or refuses this process."""
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
 _OF_LOG = re.compile(r"_delta_log|DELTA_|Malformed records are detected|is not a Parquet file|JsonParse")

@@ -24,6 +24,7 @@ from headrace.runtime.java import find_java
 from headrace.runtime.jvm import build_java_command, choose_heap
 from headrace.runtime.places import logs_folder
 from headrace.runtime.python_packages import PYTHON, python_of
+from headrace.runtime.storage_support import NO_STORAGE, StorageSupport
 
 DeployMode = Literal["client", "cluster"]
 
@@ -57,14 +58,18 @@ def build_submission(
     memory: str | None,
     arguments: Sequence[str],
     archive: Path | None = None,
+    storage: StorageSupport = NO_STORAGE,
 ) -> Submission:
     """`archive`: the pipeline's folder, which YARN unpacks as `pipeline` beside the driver."""
+    conf = {**conf, **storage.settings}
     in_image = mode == "cluster" and master.startswith("k8s://")
     if in_image:
-        jars = [f"local://{IMAGE_JARS}/{jar.file_name}" for jar in locked_jars("spark")]
+        names = [jar.file_name for jar in locked_jars("spark", *storage.jar_sets)]
+        names += [jar.name for jar in storage.own_jars]
+        jars = [f"local://{IMAGE_JARS}/{name}" for name in names]
         main = f"local://{IMAGE_MAIN}"
     else:
-        jars = [str(path) for path in ensure_jars("spark")]
+        jars = [str(path) for path in (*ensure_jars("spark"), *storage.ensure_jars())]
         main = str(Path(headrace.__file__).with_name("__main__.py"))
     settings = build_settings(name, master, Path("/"), conf)
     for folder in ("spark.local.dir", "spark.sql.warehouse.dir"):

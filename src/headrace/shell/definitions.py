@@ -52,10 +52,17 @@ _CODE = "transformations"
 
 
 class Definitions:
+    """The definitions of a storage. One in an object store has none: queries work there, and what defines
+    something is refused."""
+
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
         self._location: Location = settings.storage.streams
-        self.root: Path = self._location.local_path
+        self._is_local = self._location.files.scheme == "file"
+
+    @property
+    def root(self) -> Path:
+        return self._location.local_path
 
     def name_of(self, parts: tuple[str, ...]) -> TableName:
         return TableName.of_parts(parts, self.settings.database, self.settings.catalog)
@@ -67,11 +74,15 @@ class Definitions:
         return definition.name
 
     def names(self, kind: Kind) -> list[str]:
+        if not self._is_local:
+            return []
         files = (self.root / _STATEMENTS).glob(f"{kind}.*.sql")
         return sorted(file.stem.partition(".")[2] for file in files)
 
     def find(self, kind: Kind, name: str) -> tuple[Definition, str] | None:
         """A definition, and its statement; ``None`` if there is none."""
+        if not self._is_local:
+            return None
         file = self._file(kind, name)
         try:
             text = file.read_text(encoding="utf-8")

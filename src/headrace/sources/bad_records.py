@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from headrace.model.declarations import Drift
+from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sources.decoders import TOO_LARGE, Decoder, decode_within
 from headrace.sources.records import CARRIED, BadRecord, decode_or_stop, stop_at
@@ -63,7 +64,7 @@ class NewFields:
 
 def schema_mark(options: Mapping[str, str]) -> dict[str, int]:
     """The mark of the ranges of a read that takes up new fields; empty for other reads."""
-    number = next((value for name, value in options.items() if name.lower() == SCHEMA_NUMBER.lower()), None)
+    number = find_option(options, SCHEMA_NUMBER)
     return {} if number is None else {SCHEMA_MARK: int(number)}
 
 

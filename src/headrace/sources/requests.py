@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from headrace.errors import OptionUnknownError, OptionUnsupportedError, SourceLocation, SourceUnsupportedError
 from headrace.model.project import ProjectSettings
+from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.answers import Sample
 from headrace.sources.systems import Systems
@@ -51,7 +52,7 @@ class ReadRequest:
 
     def value(self, name: str) -> str | None:
         """An option's value; Spark ignores the case of its name."""
-        return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
+        return find_option(self.options, name)
 
     @property
     def batch_options(self) -> Mapping[str, str]:

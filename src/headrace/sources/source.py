@@ -18,6 +18,7 @@ from headrace.model.coordinates import RecordCoordinates
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
+from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
 from headrace.sources.answers import Found, Server
 from headrace.sources.limits import Meter
@@ -77,7 +78,7 @@ class Source(ABC):
 
     def option(self, name: str) -> str | None:
         """An option's value; Spark ignores the case of its name."""
-        return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
+        return find_option(self.options, name)
 
     def identity(self, identity: Mapping[str, Any]) -> SourceIdentity:
         """What a checkpoint and commits keep of the source."""

@@ -32,7 +32,7 @@ def open_s3(bucket: str) -> Files:
     return _buckets().files(bucket)
 
 
-KINDS: Mapping[str, Callable[[str], Files]] = {_LOCAL.scheme: lambda _: _LOCAL}
+KINDS: Mapping[str, Callable[[str], Files]] = {_LOCAL.scheme: lambda _: _LOCAL, S3: open_s3}
 """Opens the files of each kind of storage, by URI scheme; called with the host of a URI."""
 
 _REFUSED = {
@@ -64,10 +64,10 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
         location=source,
         facts=(
             *(() if known is None else (known,)),
-            "supported: a local path, and file:///PATH",
+            "supported: a local path, file:///PATH, and s3://BUCKET/PREFIX",
             "nothing was read or written",
         ),
-        remedies=("give a local path, such as ./lake",),
+        remedies=("give a local path, such as ./lake, or s3://BUCKET/PREFIX",),
         params={"storage": text, "scheme": scheme, "supported": sorted(KINDS)},
     )
 

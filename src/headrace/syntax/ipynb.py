@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.syntax.tokens import WHOLE_CELL, cell_bounds
+from headrace.syntax.tokens import WHOLE_CELL, Cell, cell_bounds, find_cells
 
 _CELL = re.compile(r"#cell(\d+)$")
 _MAGIC = re.compile(r"%{1,2}(\w+)[ \t]*(.*)")
@@ -75,8 +75,9 @@ def find_line(path: Path, line: int) -> str | None:
     return next((one[line - 1] for one in lines if 0 < line <= len(one)), None)
 
 
-def comment_commands(text: str) -> str:
-    """The text of an exported Python notebook, with bare commands such as ``%pip`` as comments.
+def python_cells(text: str) -> tuple[str, tuple[Cell, ...]]:
+    """The text of an exported Python notebook, and its cells that are comments. Bare commands, such as
+    ``%pip``, become comments.
 
     Databricks exports a cell with a command and Python code in this way. All lines keep their numbers.
     """
@@ -91,7 +92,8 @@ def comment_commands(text: str) -> str:
             for line, command in list(_without_commands(cell)):
                 cell[line - 1] = f"# MAGIC {_SHELL.sub('%sh ', command)}"
         lines[first : stop - 1] = cell
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    return text, tuple(find_cells(text))
 
 
 def _language(metadata: dict[str, dict[str, object]]) -> str:

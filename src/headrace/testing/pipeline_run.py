@@ -119,9 +119,9 @@ def _loaded(pipeline: str | Path | Pipeline, profile: str | None) -> Pipeline:
 def _kept(storage: str | Path, real: Storage) -> Path:
     """The storage of a test, which may hold only tables of tests."""
     root = Storage.at(storage).root.local_path
-    own = real.root.local_path
+    own = real.root.local_path if real.root.files.scheme == "file" else None
     foreign = (root / "tables").exists() and not (root / SOURCES).exists()
-    within = root.is_relative_to(own) or own.is_relative_to(root)
+    within = own is not None and (root.is_relative_to(own) or own.is_relative_to(root))
     if foreign or within or any((above / "_delta_log").is_dir() for above in (root, *root.parents)):
         raise ArgumentInvalidError(
             f"run: the storage {root} is not a storage of tests",

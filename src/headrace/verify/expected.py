@@ -112,9 +112,10 @@ def prove_missing(storage: Storage, expected: ExpectedTable) -> DatasetProof:
         text=f"the table {expected.name.short} is gone: {folder} has no Delta log. {expected.remains}",
         place={"dataset": str(expected.name)},
     )
+    leftovers = " and ".join(f"{storage.root}/{part}/{expected.name}" for part in ("checkpoints", "ledger"))
     note = (
-        f"if it was removed on purpose, also delete checkpoints/{expected.name} and ledger/{expected.name}; "
-        f"otherwise: headrace full-refresh {expected.name}"
+        f"read it again: headrace full-refresh {expected.name.short}; if it was removed on purpose, remove "
+        f"its declaration, run the pipeline once, and delete {leftovers}"
     )
     return replace(prove_unread(expected.name, "missing", finding), notes=(note,))
 

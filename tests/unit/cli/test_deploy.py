@@ -10,14 +10,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
 from headrace.runtime.kubernetes_executor import build_executor_command
-from headrace.storage.locate import KINDS, open_s3
 from unit.cli.conftest import Call
 
 SECRET = "pl4nted"
@@ -197,13 +196,13 @@ def test_the_image_has_no_rows_and_a_storage_in_a_bucket_is_no_volume(
     files = deploy(headrace, "compose", "--out", "local")
     assert files["Dockerfile.dockerignore"].splitlines()[-1] == "data/tables"
     assert "ensure_jars('spark')" in files["Dockerfile"]
-    monkeypatch.setitem(cast(dict[str, Any], KINDS), "s3", open_s3)
     monkeypatch.setenv("LAKE", "s3://lake/shop")
     files = deploy(headrace, "compose", "--out", "bucket")
     service = yaml.safe_load(files["compose.yaml"])["services"]["pipeline"]
     assert "volumes" not in service and "--storage" not in str(service)
     assert "data" not in files["Dockerfile.dockerignore"]
     assert "headrace[s3]" in files["Dockerfile"] and "ensure_jars('spark', 's3')" in files["Dockerfile"]
+    assert "s3.spark.JAR, '/opt/headrace/jars'" in files["Dockerfile"]
     found = documents(deploy(headrace, "kubernetes", "--out", "bucket-2")["kubernetes.yaml"])
     assert "PersistentVolumeClaim" not in found
     driver = found["Deployment"]["spec"]["template"]

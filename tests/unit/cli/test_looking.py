@@ -76,7 +76,7 @@ class TestVerify:
         called = headrace("verify")
         assert called.exit_code == 1
         assert "✗ the table bronze is gone: tables/default/bronze has no Delta log" in called.out
-        assert "headrace full-refresh default.bronze" in called.out
+        assert "read it again: headrace full-refresh bronze" in called.out
         assert called.out.splitlines()[-1] == "Not proven: 1 finding."
 
     def test_json(self, flow: HandFlow, headrace: Call) -> None:

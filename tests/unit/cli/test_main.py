@@ -428,12 +428,12 @@ def test_the_way_without_asking_keeps_the_accepted_losses(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["status", "--storage", "s3://bucket/x"],
-        ["status", "--set", "storage=s3://bucket/x"],
-        ["read", "gold", "--storage", "s3a://bucket/x"],
-        ["read", "s3://bucket/x"],
-        ["status", "--project", "s3://bucket/x"],
-        ["init", "s3://bucket/x"],
+        ["status", "--storage", "gs://bucket/x"],
+        ["status", "--set", "storage=gs://bucket/x"],
+        ["read", "gold", "--storage", "gs://bucket/x"],
+        ["read", "gs://bucket/x"],
+        ["status", "--project", "gs://bucket/x"],
+        ["init", "gs://bucket/x"],
         ["demo", "--directory", "gs://bucket/x"],
     ],
 )
@@ -443,7 +443,7 @@ def test_a_uri_of_an_unsupported_kind_is_refused_before_anything_is_written(
     (tmp_path / "headrace.yml").write_text("name: shop\n")
     called = headrace(*arguments, "--json")
     assert (called.exit_code, called.data["error"]["code"]) == (2, "STORAGE_UNSUPPORTED")
-    assert called.data["error"]["params"]["supported"] == ["file"]
+    assert called.data["error"]["params"]["supported"] == ["file", "s3"]
     assert [path.name for path in tmp_path.iterdir()] == ["headrace.yml"]
 
 

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from headrace.runtime import submit
+from headrace.runtime import storage_support, submit
 from unit.cli.conftest import Call
 
-JAR = Path("/jars/delta.jar")
+JAR, S3_JAR = Path("/jars/delta.jar"), Path("/jars/hadoop-aws.jar")
 
 
 @pytest.fixture(autouse=True)
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(submit, "ensure_jars", lambda _: (JAR,))
+    monkeypatch.setattr(storage_support, "ensure_jars", lambda _: (S3_JAR,))
     spec = {
         "name": "shop",
         "storage": "/srv/lake",
@@ -119,3 +120,14 @@ def test_cluster_mode_sends_the_pipeline_to_yarn_and_names_files_of_the_image_fo
     assert "/opt/headrace/pipeline/headrace.yml" in command
     jars = settings_of(command)["spark.jars"].split(",")
     assert all(jar.startswith("local:///opt/headrace/jars/") for jar in jars)
+
+
+def test_a_storage_in_a_bucket_brings_its_jars_and_the_settings_that_fence(headrace: Call) -> None:
+    storage = ["--set", "storage=s3://shop-lake/v1", "--print", "--json"]
+    client = settings_of(headrace("submit", "--profile", "prod", *storage).data["command"])
+    jars = client["spark.jars"].split(",")
+    assert jars[:2] == [str(JAR), str(S3_JAR)] and jars[2].endswith("headrace-s3.jar")
+    assert client["spark.delta.logStore.s3.impl"] == "io.headrace.s3.S3LogStore"
+    assert client["spark.plugins"] == "io.headrace.s3.CredentialsPlugin"
+    image = headrace("submit", "--profile", "k8s", "--deploy-mode", "cluster", *storage).data["command"]
+    assert "local:///opt/headrace/jars/headrace-s3.jar" in settings_of(image)["spark.jars"].split(",")

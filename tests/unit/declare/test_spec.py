@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -372,3 +374,11 @@ def test_an_entry_that_could_never_apply_is_an_error(write: Write, entry: str, k
     assert caught.value.params == {"key": key}
     assert caught.value.location is not None
     assert caught.value.location.line == 2
+
+
+def test_a_spec_without_a_bucket_does_not_import_the_client_of_s3(write: Write) -> None:
+    code = (
+        "import sys; from pathlib import Path; from headrace.declare.spec import load_project\n"
+        "load_project(Path(sys.argv[1])); assert 'headrace.storage.s3.buckets' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(write({}, "name: shop\n"))], check=True)

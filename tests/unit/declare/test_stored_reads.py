@@ -62,7 +62,7 @@ def test_the_folder_is_the_pipelines_and_arguments_are_passed_on(
     [
         ({"path": 5}, "path"),
         ({"path": " "}, "path"),
-        ({"path": "s3a://bucket/landing"}, "path"),
+        ({"path": "gs://bucket/landing"}, "path"),
         ({"format": "jsno"}, "format"),
         ({"schema": "value STRING"}, "schema"),
         ({"schema": 5, "format": "json"}, "schema"),

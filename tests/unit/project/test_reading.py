@@ -93,7 +93,7 @@ def test_it_starts_no_spark(flow: HandFlow) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("text", ["s3://bucket/orders", "abfss://c@account/orders"])
+@pytest.mark.parametrize("text", ["gs://bucket/orders", "abfss://c@account/orders"])
 def test_a_table_in_an_object_store_is_refused_and_is_not_a_local_folder(text: str) -> None:
     with pytest.raises(StorageUnsupportedError) as caught:
         hr.read_delta(text)

@@ -193,6 +193,17 @@ def test_what_does_not_pass_is_told_at_a_stop_too(make: Any) -> None:
     assert update.run(Runner([stopped_meanwhile])).error == error
 
 
+def test_a_query_that_an_abort_breaks_off_has_not_failed(make: Any) -> None:
+    update = make("continuous")
+
+    def aborted_meanwhile(runner: Runner) -> HeadraceError:
+        update.stop.abort()
+        return FlowFailedError("sales failed")
+
+    assert update.run(Runner([aborted_meanwhile])).outcome == "stopped"
+    assert update.count(FlowFailed) == 0
+
+
 def test_a_stop_signal_counts_down_from_the_first_request() -> None:
     stop = StopSignal(limit_s=5.0)
     assert (stop.requested, stop.remaining_s) == (False, float("inf"))

@@ -125,6 +125,10 @@ def test_a_module_that_a_worker_lacks_is_named_with_what_to_do(
         "Caused by: java.io.IOException: Input/output error\n\tat java.base",
         "java.nio.file.FileSystemException: /lake/orders: Stale file handle",
         "org.apache.hadoop.security.AccessControlException: Permission denied: user=me, access=READ",
+        "java.nio.file.AccessDeniedException: s3://lake/v1/offsets/7: Status Code: 403, ExpiredToken",
+        "org.apache.hadoop.fs.s3a.AWSServiceThrottledException: PUT 0-byte object on v1/offsets/7: SlowDown",
+        "org.apache.hadoop.fs.s3a.UnknownStoreException: `s3://lake/v1': The specified bucket does not exist",
+        "software.amazon.awssdk.core.exception.SdkClientException: Unable to execute HTTP request",
     ],
 )
 def test_a_disk_that_does_not_answer_spark_is_asked_again(message: str) -> None:

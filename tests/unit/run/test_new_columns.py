@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import QueryFailedError, RecordDriftedError, SourceUnsupportedError
 from headrace.model.queries import PythonQuery
-from headrace.run.flows import SamePlans
+from headrace.run.flows import SamePlans, UpdateFlows
 from headrace.run.new_columns import ColumnTrial
 from headrace.state.kept_schemas import SchemaVersion, SchemaVersions
 
@@ -114,10 +114,32 @@ def test_a_query_whose_sources_cannot_be_read_again_is_left_to_its_next_plan() -
     assert types_after(flow_with(id="long"), fails, size="long")["size"] == "long"
 
 
-def test_plans_that_change_nothing_have_an_end() -> None:
-    def planned(kind: str) -> Any:
-        return SimpleNamespace(schema=schema(id=kind), sources=[SimpleNamespace(options={})])
+def planned(kind: str) -> Any:
+    flow = SimpleNamespace(name="f", location=None)
+    return SimpleNamespace(flow=flow, schema=schema(id=kind), sources=[SimpleNamespace(options={})])
 
+
+def test_a_flow_that_is_planned_again_and_again_fails() -> None:
+    class Flows(UpdateFlows):
+        def __init__(self) -> None:
+            self.plans = 0
+            runner = SimpleNamespace(planned=planned("long"), progress=SimpleNamespace(batches=0))
+            self._runners = {"f": cast(Any, runner)}
+            self._reports = cast(Any, SimpleNamespace(failed=lambda planned, error, progress: error))
+
+        def _run(self, runner: Any, stop: Any) -> Any:
+            return SimpleNamespace(outcome="plan again")
+
+        def _plan_again(self, name: str) -> Any:
+            self.plans += 1
+            return lambda stop: self._run(None, stop)
+
+    flows = Flows()
+    error: Any = flows._run_with_plans("f", NOTHING)
+    assert (error.code, error.params, flows.plans) == ("FLOW_FAILED", {"flow": "f"}, 10)
+
+
+def test_plans_that_change_nothing_have_an_end() -> None:
     plans = SamePlans()
     found = [plans.are_too_many(planned("long"), 0) for _ in range(11)]
     assert found == [False] * 10 + [True]

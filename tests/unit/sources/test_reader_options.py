@@ -225,9 +225,9 @@ def test_records_of_aborted_transactions_are_refused() -> None:
 
 
 def test_only_a_stream_over_a_table_needs_a_supported_kind_of_storage() -> None:
-    assert given("delta", streaming=False, path="s3://bucket/orders") == {}
+    assert given("delta", streaming=False, path="gs://bucket/orders") == {}
     with pytest.raises(StorageUnsupportedError) as caught:
-        given("delta", path="s3://bucket/orders")
+        given("delta", path="gs://bucket/orders")
     assert caught.value.location == HERE
 
 

@@ -29,6 +29,7 @@ THIS_MACHINE = {
     "project/preview.py": "logs",
     "project/producing.py": "files that are produced",
     "project/submitting.py": "the pipeline's files",
+    "project/working_copy.py": "a copy of files of a storage",
     "sources/files/reader.py": "files that are read",
     "project/quarantine.py": "files that are exported",
     "project/reading.py": "the pipeline's files",

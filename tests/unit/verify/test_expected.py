@@ -65,7 +65,11 @@ class TestMissing:
         assert codes(verify) == ["TABLE_MISSING"]
         (finding,) = verify.dataset("orders").findings
         assert "tables/default/orders has no Delta log. Its checkpoint still exists" in finding.text
-        assert "removed on purpose" in verify.dataset("orders").notes[0]
+        note = verify.dataset("orders").notes[0]
+        assert note.startswith("read it again: headrace full-refresh orders; if it was removed on purpose")
+        assert "/lake/checkpoints/default.orders and " in note and note.endswith(
+            "/lake/ledger/default.orders"
+        )
 
     def test_its_commits_were_removed_from_the_log(self, flow: HandFlow, verify: Verify) -> None:
         for commit in flow.table.log.iterdir():

@@ -54,7 +54,10 @@ def write_template(folder: Path, storage: str | None = None) -> tuple[Path, ...]
     path or a URI of its storage."""
     texts = {**template_files(pipeline_name(folder)), **files_around()}
     if storage is not None:
-        line = f"storage: {json.dumps(locate(storage).path)}\n"
+        root = locate(storage)
+        if root.files.scheme != "file":
+            texts["requirements.txt"] = texts["requirements.txt"].replace("[test]", "[s3,test]")
+        line = f"storage: {json.dumps(root.path)}\n"
         texts["headrace.yml"] = texts["headrace.yml"].replace("storage: ./lake\n", line, 1)
     another = f"{folder.absolute().name}-2" if folder == Path() else f"{folder}-2"
     remedy = f"write it to another folder:   headrace init {shlex.quote(another)}"

@@ -14,6 +14,7 @@ from headrace.errors import StorageUnreadableError, TableNameTakenError
 from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.storage.locate import locate_supported
 from headrace.storage.location import Location
 from headrace.storage.log_damage import naming_damage
 from headrace.storage.table_log import checksum_matches_log, is_table, load_checksum, newest_version
@@ -311,8 +312,9 @@ def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool
     identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(name.name, jvm.scala.Some(name.schema))
     if not catalog.tableExists(identifier):
         return False
-    known = catalog.getTableMetadata(identifier).location().getPath().rstrip("/")
-    if path.files.resolve(known) == path.resolve().path:
+    known = _location_text(catalog.getTableMetadata(identifier).location())
+    found = locate_supported(known)
+    if found is not None and found.resolve() == path.resolve():
         return True
     raise TableNameTakenError(
         f"the catalog of the Spark session already has another table {name.short}",
@@ -328,6 +330,13 @@ def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool
         ),
         params={"dataset": str(name), "location": known},
     )
+
+
+def _location_text(uri: Any) -> str:
+    """A location of the catalog, without the encoding of a URI."""
+    path = str(uri.getPath()).rstrip("/")
+    scheme, host = uri.getScheme(), uri.getAuthority()
+    return path if scheme in (None, "file") else f"{scheme}://{host or ''}{path}"
 
 
 def ddl(spark: SparkSession, schema: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO, Final, Self, TextIO
 
 from headrace.model.declarations import Drift, DriftAction
+from headrace.model.texts import find_option
 from headrace.storage.locate import locate
 
 HEADERS_OPTION: Final = "headrace.files.headers"
@@ -38,10 +39,7 @@ class HeaderRules:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self | None:
         """The rules in the options of a read; ``None`` if it does not take columns by name."""
-        text = next(
-            (value for name, value in options.items() if name.lower() == HEADERS_OPTION.lower()), None
-        )
-        if text is None:
+        if (text := find_option(options, HEADERS_OPTION)) is None:
             return None
         value = json.loads(text)
         drift = Drift(value["drift"]["default"], value["drift"]["columns"])
@@ -108,8 +106,7 @@ class HeaderSyntax:
 
 
 def has_header(options: Mapping[str, str]) -> bool:
-    value = next((value for name, value in options.items() if name.lower() == "header"), "false")
-    return value.lower() == "true"
+    return (find_option(options, "header") or "").lower() == "true"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
+from headrace.model.texts import find_option
 from headrace.runtime.kafka_client import ClientErrors, confluent
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
@@ -202,7 +203,7 @@ def reader_connection(options: Mapping[str, str]) -> KafkaConnection:
 
 def brokers_of(options: Mapping[str, str]) -> str:
     """The brokers that a reader names; empty if it names none."""
-    return next((value for key, value in options.items() if key.lower() == _SERVERS_OPTION), "")
+    return find_option(options, _SERVERS_OPTION) or ""
 
 
 def find_connection(servers: str, known: list[KafkaConnection]) -> KafkaConnection | None:

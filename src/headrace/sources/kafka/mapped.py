@@ -10,6 +10,7 @@ from headrace.errors import OptionInvalidError, SourceLocation
 from headrace.model.broker_map import AmbiguousBrokersError
 from headrace.model.kafka_settings import EMBEDDED
 from headrace.model.project import ProjectSettings
+from headrace.model.texts import find_option
 from headrace.sources.kafka.clusters import brokers_of, same_servers
 
 _CONNECTION = re.compile(
@@ -61,7 +62,7 @@ def map_connection(
 def check_protocol(options: Mapping[str, str], settings: ProjectSettings, location: SourceLocation) -> None:
     """Refuse a security protocol that the profile's connection to the same brokers does not have: Spark's
     client would wait for the broker for minutes."""
-    protocol = next((value for name, value in options.items() if name.lower() == _PROTOCOL), None)
+    protocol = find_option(options, _PROTOCOL)
     servers, own = brokers_of(options), settings.kafka
     if protocol is None or protocol.upper() == own.protocol:
         return

@@ -12,6 +12,7 @@ from headrace.errors import ArgumentInvalidError
 from headrace.model.declarations import Drift
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
+from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, StructType
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
@@ -53,7 +54,7 @@ def client_options(options: Mapping[str, str]) -> dict[str, str]:
 
     Kafka's client refuses a request that may take longer than the whole call.
     """
-    given = next((value for key, value in options.items() if key.lower() == _REQUEST), "")
+    given = find_option(options, _REQUEST) or ""
     longest = max(int(CLIENT[_WHOLE]), int(given) if given.isdigit() else 0)
     return {**CLIENT, _WHOLE: str(longest)}
 

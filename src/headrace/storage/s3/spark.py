@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 ANY_BUCKET = "*"
 """The name for the buckets that have no settings of their own."""
 
-_JAR = Path(__file__).with_name("headrace-s3.jar")
+JAR = Path(__file__).with_name("headrace-s3.jar")
 _CLASSES = "io.headrace.s3"
 _LOG_STORE = f"{_CLASSES}.S3LogStore"
 _SCHEMES = ("s3", "s3a")
@@ -101,7 +101,7 @@ def build_support(accesses: Mapping[str, S3Access], conf: Mapping[str, str]) -> 
     usual = {key: value for part in (_USUAL, *reach) for key, value in part.items() if key not in conf}
     return StorageSupport(
         jar_sets=("s3",),
-        own_jars=(_JAR,),
+        own_jars=(JAR,),
         settings={**usual, **_FENCE, _PLUGINS: ",".join(plugins)},
         required=tuple(key for key in _FENCE if not key.startswith(_HADOOP)),
         marker=_LOG_STORE,

@@ -70,7 +70,7 @@ def test_a_stream_over_a_table_has_one_path_however_it_is_written(tmp_path: Path
 
 def test_a_stream_over_a_table_in_an_object_store_is_refused_at_its_line() -> None:
     with pytest.raises(StorageUnsupportedError) as caught:
-        build("s3://bucket/orders")
+        build("gs://bucket/orders")
     assert caught.value.location == HERE
 
 

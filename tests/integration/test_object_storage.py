@@ -1,0 +1,124 @@
+"""The commands on a storage in a bucket of a real S3 server, as a new user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.cli.main import run
+from object_server import SECRET, ObjectServer, assert_nowhere
+
+PIPELINE = """
+import headrace as hr
+from headrace import spark
+from pyspark.sql import functions as F
+
+SALE = "id LONG, name STRING, sales DECIMAL(12, 2), n LONG"
+
+@hr.table
+@hr.expect_or_quarantine("known", "name <> 'bad'")
+def sales():
+    return hr.read_kafka("{topic}", format="json", schema=SALE)
+
+@hr.temporary_view
+def changes():
+    return spark.readStream.table("sales")
+
+hr.create_streaming_table("newest")
+hr.create_auto_cdc_flow("newest", "changes", ["name"], "n")
+
+@hr.table
+def landed():
+    return hr.read_files("s3://{bucket}/landing", format="json", schema="id LONG")
+
+@hr.materialized_view
+def sums():
+    return spark.read.table("sales").groupBy("name").agg(F.sum("sales").alias("sales"))
+"""
+
+
+class Lake:
+    def __init__(self, folder: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.bucket = folder, bucket
+        self._capsys = capsys
+
+    def says(self, *arguments: str, code: int = 0) -> str:
+        self._capsys.readouterr()
+        got = run([*arguments, "--project", str(self.folder)])
+        said = self._capsys.readouterr()
+        assert got == code, said.out + said.err
+        return said.out + said.err
+
+    def gives(self, *arguments: str) -> Any:
+        """The last object that a command prints as JSON."""
+        text = self.says(*arguments, "--json")
+        return json.loads(text) if text.startswith("{\n") else json.loads(text.splitlines()[-1])
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.gives("read", table, "--limit", "1000")["rows"]
+        return found
+
+
+def test_every_command_works_on_a_storage_in_a_bucket(
+    spark: object,
+    topic: Callable[..., str],
+    bootstrap: str,
+    object_server: ObjectServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    object_server.reach(monkeypatch)
+    bucket, folder = object_server.make_bucket(), tmp_path / "shop"
+    assert run(["init", str(folder), "--storage", f"s3://{bucket}/v1"]) == 0
+    assert "headrace[s3,test]" in (folder / "requirements.txt").read_text()
+    for file in (folder / "transformations").glob("*.py"):
+        file.unlink()
+    name = topic(partitions=2)
+    code = PIPELINE.replace("{topic}", name).replace("{bucket}", bucket)
+    (folder / "transformations" / "sales.py").write_text(code)
+    lake = Lake(folder, bucket, capsys)
+    producer = Producer({"bootstrap.servers": bootstrap})
+
+    def produce(first: int, last: int) -> None:
+        for n in range(first, last):
+            sale = {"id": n, "name": "bad" if n % 10 == 9 else f"n{n % 3}", "sales": 0.5, "n": n}
+            producer.produce(name, json.dumps(sale), partition=n % 2)
+        assert producer.flush(30) == 0
+
+    def land(number: int) -> None:
+        object_server.client.put_object(
+            Bucket=bucket, Key=f"landing/{number}.json", Body=f'{{"id": {number}}}'.encode()
+        )
+
+    produce(0, 40)
+    land(1)
+    assert "conditional writes hold" in lake.says("doctor")
+    assert f"s3://{bucket}/v1 (new)" in lake.says("plan")
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+    produce(40, 60)
+    land(2)
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+    flows = {one["flow"]: one["outcome"] for one in lake.gives("run")["result"]["flows"]}
+    assert flows == dict.fromkeys(("sales", "newest", "landed"), "up to date")
+
+    assert len(lake.rows("sales")) == 54
+    assert {(row["name"], row["n"]) for row in lake.rows("newest")} == {("n0", 57), ("n1", 58), ("n2", 56)}
+    assert sorted(row["id"] for row in lake.rows("landed")) == [1, 2]
+    assert {row["name"]: row["sales"] for row in lake.rows("sums")} == dict.fromkeys(
+        ("n0", "n1", "n2"), "9.00"
+    )
+    assert lake.gives("verify")["proven"]
+    lake.says("status")
+    lake.says("quality")
+    lake.says("tables")
+    lake.says("events")
+    assert "sales" in lake.says("quarantine", "list")
+
+    assert_nowhere(SECRET, object_server, bucket, folder, Path(os.environ["HEADRACE_LOGS"]))
