@@ -43,7 +43,7 @@ def nobody_can_answer(walk: Walk) -> None:
 
 @situation("NOT_CONFIRMED")
 def nobody_can_answer_a_reset(walk: Walk) -> None:
-    shown = walk.fails("headrace reset visits", "after the files of its last batch", unattended=True)
+    shown = walk.fails("headrace reset visits", "after the files whose rows are committed", unattended=True)
     walk.follows(shown, "headrace reset visits --yes")
     walk.is_healthy()
 
@@ -77,7 +77,8 @@ def a_misspelt_table(walk: Walk) -> None:
 @situation("TABLE_UNKNOWN")
 def a_table_of_another_pipeline(walk: Walk) -> None:
     shown = walk.fails("headrace verify customers")
-    walk.follows(shown, "headrace status")
+    assert "its tables: pages, visits" in shown.text and "--project PATH" in shown.text, shown.text
+    walk.goes_well("headrace verify visits")
 
 
 @situation("NOTHING_TO_VERIFY")
@@ -158,7 +159,7 @@ def a_vacuum_of_an_hour(walk: Walk) -> None:
 def a_declared_table_is_removed(walk: Walk) -> None:
     walk.edit({SQL: EXTRA})
     walk.goes_well("headrace run")
-    shown = walk.fails("headrace tables extra --remove", "extra")
+    shown = walk.fails("headrace tables extra --remove", f"{SQL}:1:26")
     walk.edit({SQL: None})
     walk.follows(shown, "headrace run")
     walk.follows(shown, "headrace tables extra --remove")
@@ -193,7 +194,7 @@ def a_data_file_is_damaged(walk: Walk) -> None:
     table = deltalake.DeltaTable(str(folder.table("visits")))
     file = folder.table("visits") / next(iter(table.to_pyarrow_dataset().files)).rpartition("/")[2]
     walk.breaks(file)
-    shown = walk.fails("headrace read visits", "visits")
+    shown = walk.fails("headrace read visits", f"{file.name} is damaged: it has 5 bytes, the log states ")
     verified = walk.types(next(one for one in shown.commands if one.startswith("headrace verify")))
     assert verified.exit_code == 1 and file.name in verified.text, verified.text
     walk.follows(shown, "headrace full-refresh visits")
@@ -211,7 +212,7 @@ def a_view_before_its_table(walk: Walk) -> None:
         }
     )
     shown = walk.fails("headrace run extra", "transformations/more.sql:1")
-    walk.follows(shown, "headrace run base")
+    walk.follows(shown, "headrace run base extra")
     walk.is_healthy()
 
 

@@ -240,9 +240,9 @@ mistake(
     "TABLE_WITHOUT_FLOW",
     "a table that nothing writes",
     python(TARGET),
-    python(TARGET + APPEND),
+    python(f'{TARGET}\n@hr.append_flow(target="extra")\ndef add_rows(): return {VISITS}\n'),
     at=(PY, "create_streaming_table"),
-    names='@hr.append_flow(target="extra")',
+    names='@hr.append_flow(target="extra")\n        and in the next line:   def add_rows(): return ',
 )
 mistake(
     "TARGET_INVALID",
@@ -320,6 +320,9 @@ mistake(
     "a column with a space",
     table(f'{VISITS}.withColumnRenamed("id", "the id")'),
     table(f'{VISITS}.withColumnRenamed("id", "the id").withColumnRenamed("the id", "the_id")'),
+    table(
+        f'{VISITS}.withColumnRenamed("id", "the id")', 'table_properties={"delta.columnMapping.mode": "name"}'
+    ),
     at=(PY, "the id"),
     names='.withColumnRenamed("the id", "the_id")',
 )

@@ -40,7 +40,8 @@ def a_file_that_is_not_compressed(walk: Walk) -> None:
     folder = files(walk)
     bad = folder.put_text("bad2.json.gz", "not compressed")
     walk.does("landing/bad2.json.gz is not compressed")
-    walk.fails("headrace run", f"{VISITS}:")
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    assert "replace it by an empty file of the same name" in shown.text, shown.text
     walk.does("the file is replaced by an empty one")
     bad.write_bytes(gzip.compress(b""))
     walk.is_healthy()
@@ -90,9 +91,9 @@ def a_table_that_no_refresh_may_empty(walk: Walk) -> None:
     was = walk.folder.read(VISITS) or ""
     walk.replace(VISITS, "@hr.table", '@hr.table(table_properties={"pipelines.reset.allowed": "false"})')
     walk.goes_well("headrace run")
-    walk.fails("headrace full-refresh visits", f"{VISITS}:")
+    shown = walk.fails("headrace full-refresh visits", f"{VISITS}:")
     walk.edit({VISITS: was})
-    walk.goes_well("headrace full-refresh visits")
+    walk.follows(shown, "headrace full-refresh visits")
     walk.is_healthy()
 
 
@@ -152,6 +153,11 @@ def a_table_with_an_id_twice(walk: Walk) -> None:
     walk.does(f"landing/twice.json gets the record {number} instead")
     walk.follows(shown, "headrace full-refresh visits")
     walk.is_healthy()
+    assert "remove `fail` from the check" in shown.text, shown.text
+    folder.put_text("again.json", '{"id": 0, "page": "p0"}\n')
+    walk.does("landing/again.json has the record 0 again")
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.replace(VISITS, ", fail=True", "")
     walk.follows(shown, "headrace run")
 
 
@@ -163,6 +169,7 @@ def a_row_that_delta_refuses(walk: Walk) -> None:
     folder.put_text("bad5.json", '{"id": -1}\n')
     walk.does('landing/bad5.json has the record {"id": -1}')
     shown = walk.fails("headrace run", f"{VISITS}:")
+    assert "it is in batch " in shown.text, shown.text
     declared = re.search(r"@hr.expect_or_quarantine\(.*\)", shown.remedies[-1])
     assert declared is not None, shown.text
     walk.replace(VISITS, "@hr.table", f"{declared[0]}\n@hr.table")

@@ -33,7 +33,8 @@ mistake(
     "a flow that is applied once reads a stream",
     python(TARGET + ONCE.format(query=VISITS)),
     python(TARGET + ONCE.format(query='spark.read.table("visits")')),
-    at=PY,
+    python(TARGET + ONCE.format(query=VISITS).replace(", once=True", "")),
+    at=(PY, "readStream"),
     names="spark.read",
 )
 MERGED = (
@@ -45,6 +46,8 @@ mistake(
     "a stream of a table that changes update",
     table('spark.readStream.table("latest")', more=MERGED),
     table('hr.read_changes("latest")', more=MERGED),
+    view('spark.read.table("latest")', more=MERGED),
+    table('spark.readStream.option("skipChangeCommits", "true").table("latest")', more=MERGED),
     at=(PY, 'readStream.table("latest")'),
     names='hr.read_changes("latest")',
 )
@@ -62,8 +65,10 @@ mistake(
     "ACTION_IN_QUERY",
     "a count in a query",
     view('spark.range(spark.read.table("visits").count())'),
-    view("spark.range(3)"),
+    view('spark.read.table("visits").agg(F.count("*").alias("id"))'),
+    view("spark.range(value)", more="value = spark.range(3).count()\n"),
     at=(PY, "count()"),
+    names='spark.read.table("TABLE").agg(F.count("*"))',
 )
 mistake(
     "WRITE_IN_FILE",

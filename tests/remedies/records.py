@@ -203,5 +203,5 @@ def a_reader_runs_before_its_table_has_the_column(walk: Walk) -> None:
     walk.replace(ORDERS, '"id", "amount")', '"id", "amount", "note")')
     folder.produce()
     shown = walk.fails("headrace run big", f"{ORDERS}:")
-    walk.follows(shown, "headrace run orders")
+    walk.follows(shown, "headrace run orders big")
     walk.is_healthy()

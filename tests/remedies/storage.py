@@ -80,7 +80,16 @@ def a_table_is_deleted(walk: Walk) -> None:
     shown = walk.fails("headrace run", f"{VISITS}:")
     assert "pages  skipped: it reads visits, which could not be opened (TABLE_LOST)" in shown.text, shown.text
     assert shown.text.count("error[") == 1, shown.text
-    walk.follows(shown, "headrace full-refresh visits")
+    assert "./lake/tables/default/visits is missing; its checkpoint ./lake/" in shown.text, shown.text
+    rebuilt = walk.follows(shown, "headrace full-refresh visits")
+    assert "the table is missing" in rebuilt.text, rebuilt.text
+    walk.is_healthy()
+    backup = walk.keeps(folder.table("visits"))
+    walk.removes(folder.table("visits"))
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.does("restored from the backup: lake/tables/default/visits")
+    backup.replace(folder.table("visits"))
+    walk.follows(shown, "headrace run")
     walk.is_healthy()
 
 
@@ -190,8 +199,9 @@ def a_lease_is_damaged(walk: Walk) -> None:
 def a_file_where_the_storage_should_be(walk: Walk) -> None:
     walk.edit({"headrace.yml": walk.folder.spec().replace("./lake", "./taken"), "taken": "a file\n"})
     shown = walk.fails("headrace run", "./taken is a file, not a folder")
-    assert "mv ./taken ./taken.moved" in shown.text, shown.text
-    walk.edit({"headrace.yml": "{spec}", "taken": None})
+    assert "headrace.yml:2:10" in shown.text, shown.text
+    walk.enters(shown, "mv ./taken ./taken.moved")
+    walk.edit({"headrace.yml": "{spec}"})
     walk.is_healthy()
 
 

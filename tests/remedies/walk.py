@@ -170,6 +170,7 @@ class Walk:
         first, *arguments = shlex.split(command)
         assert first == "headrace", command
         output = Unattended() if unattended else Recorder()
+        output.debug = "--debug" in arguments
         with contextlib.chdir(self.folder.root), pytest.MonkeyPatch.context() as patch:
             for name, value in (environment or {}).items():
                 patch.setenv(name, value)

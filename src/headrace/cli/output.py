@@ -270,6 +270,9 @@ class TextOutput(Output):
     def error(self, error: HeadraceError) -> None:
         width = shutil.get_terminal_size().columns if self.stderr.isatty() else None
         error = locate_remedies(error, self.options)
+        if self.debug:
+            # It is printed below.
+            error = error.with_(remedies=[one for one in error.remedies if not one.endswith(" --debug")])
         for line in error_lines(error, self.folders, width):
             self.write(line, self.stderr)
         if self.debug:

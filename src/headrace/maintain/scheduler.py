@@ -59,6 +59,8 @@ _LOG_S = 3600.0
 _STOP_S = 10.0
 _POLL_S = 1.0
 """How often the thread looks for requests and for due vacuums."""
+_STORE_LOOK_S = 15.0
+"""How often it looks for requests in an object store, where each look has a price."""
 _TURN_S = 60.0
 """How long a compaction that needs a pause between two batches waits for the end of the current batch."""
 _CLOSED_LOOK_S = 300.0
@@ -110,6 +112,8 @@ class MaintenanceScheduler:
     _tables: dict[Location, _Table] = field(default_factory=dict, init=False)
     _wake: threading.Event = field(default_factory=threading.Event, init=False)
     _stopped: bool = field(default=False, init=False)
+    _next_look_s: float = field(default=0.0, init=False)
+    """When requests are looked for again, on the monotonic clock."""
     _thread: threading.Thread | None = field(default=None, init=False)
     _made: SparkSession | None = field(default=None, init=False)
     _work: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -198,7 +202,7 @@ class MaintenanceScheduler:
                 _LOG.warning("tables were not maintained: %s", error)
 
     def _maintain_tables(self) -> None:
-        asked = find_requests(self.settings.storage)
+        asked = self._find_requests()
         for table, known in list(self._tables.items()):
             if self._is_ending():
                 return
@@ -208,6 +212,13 @@ class MaintenanceScheduler:
                 self._look(table, known, concurrently=known.concurrently)
             if self.continuous and time.monotonic() >= known.vacuum_look_s:
                 self._vacuum_if_due(table, known)
+
+    def _find_requests(self) -> frozenset[str]:
+        if time.monotonic() < self._next_look_s:
+            return frozenset()
+        if self.settings.storage.root.files.scheme != "file":
+            self._next_look_s = time.monotonic() + _STORE_LOOK_S
+        return find_requests(self.settings.storage)
 
     def _look(self, table: Location, known: _Table, *, concurrently: bool) -> None:
         """Compact one table and clean its log, if that is due."""

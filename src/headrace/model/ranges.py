@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,6 +16,10 @@ class Position(Protocol):
     """How far a source was read. Each kind of source has a class of its own."""
 
     def to_json(self) -> Any: ...
+
+    def describe(self) -> str:
+        """Where a flow continues, as words that follow the name of the source."""
+        return f"at {json.dumps(self.to_json())}"
 
     def continues(self, ended: Position) -> bool:
         """Whether a batch that starts here continues exactly where another one ended. It may start with

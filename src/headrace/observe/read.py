@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import cached_property
@@ -31,6 +32,7 @@ from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import data_file_faults, find_damage
 from headrace.storage.table_log import action_lines, commit_file, last_checkpoint
+from headrace.storage.table_snapshot import load_snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +130,9 @@ def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUn
     tables = () if storage is None else storage.find_tables()
     known = sorted(one.within(default_schema) for one in tables)
     where = "here" if storage is None else f"in {storage.root}"
-    remedy = "list the tables:   headrace status" if known or storage is None else RUN_FIRST
+    remedy = "list the tables:   headrace status" if storage is None else RUN_FIRST
+    if known:
+        remedy = f"name one of them, or the pipeline that has `{text}`:   --project PATH"
     return TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
@@ -382,6 +386,17 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, text: str) -> He
     )
 
 
+def _cut_file(table: Location, text: str) -> tuple[str, ...]:
+    """The fact of a data file that a reader's error names and that has another size than the log states."""
+    with suppress(OSError, ValueError, HeadraceError):
+        for one in load_snapshot(table).files:
+            file = table / one.path
+            if one.path in text and (state := file.look()) is not None and state.size != one.size:
+                sizes = f"it has {state.size:,} bytes, the log states {one.size:,}"
+                return (f"its file {file} is damaged: {sizes}",)
+    return ()
+
+
 def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
     remedies: tuple[str, ...] = ("restore its files from a copy of the table",)
     *_, folder, schema, name = ["", "", *path.split("/")]
@@ -395,7 +410,7 @@ def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
         remedies = (f"Spark reads it:   headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'",)
     return TableUnreadableError(
         f"the table {table} cannot be read",
-        facts=data_file_faults(str(error)),
+        facts=_cut_file(locate(path), str(error)) or data_file_faults(str(error)),
         remedies=remedies,
         params={"dataset": table},
     )

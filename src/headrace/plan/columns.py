@@ -250,10 +250,11 @@ def unstorable(schema: Schema, *, maps_names: bool = False) -> Unstorable | None
             plain = re.sub(r"\W+", "_", name).strip("_") or "name"
             return Unstorable(
                 name,
-                f"its name has {_shown(name)}, which Delta does not allow",
+                f"its name has {_shown(name)}, which Delta allows only with column mapping",
                 (
                     f'rename it: .withColumnRenamed("{name}", "{plain}"), or in SQL: `{name}` AS {plain}',
-                    "or set the table property delta.columnMapping.mode to name",
+                    "or keep the name with column mapping, which Polars and delta-rs cannot read:   "
+                    'table_properties={"delta.columnMapping.mode": "name"}',
                 ),
             )
         if reason := _unstorable_type(field["type"]):

@@ -193,21 +193,20 @@ class Interception:
             self.note(f"`{path}` is {_shown(found.path, self.root)} (paths: {found.rule})")
         return mapped_path(path, self.settings, caller(self.root))
 
-    def refuse_action(
-        self,
-        what: str,
-        *,
-        remedy: str = "compute the value in the query, as with .agg(), or at module level",
-        does: str = "compute",
-    ) -> None:
-        """Refuse an action in a query."""
+    def refuse_action(self, what: str, *, remedy: str | None = None, does: str = "compute") -> None:
+        """Refuse an action in a query. `remedy`: by default, how to compute a value elsewhere."""
         if self.acts:
             return
+        elsewhere = (
+            'return the value as a column:   spark.read.table("TABLE").agg(F.count("*"))',
+            "or compute it above the function, as the file is loaded:   "
+            'value = spark.read.table("TABLE").count()',
+        )
         raise ActionInQueryError(
             f"a query calls {what}, which would {does} at once",
             location=caller(self.root),
             facts=["a query only describes its table; Headrace runs it"],
-            remedies=[remedy],
+            remedies=elsewhere if remedy is None else (remedy,),
             params={"action": what},
         )
 

@@ -479,7 +479,8 @@ def _pivot(
     interception: Interception, original: Method, self: Any, pivot_col: str, values: Any = None
 ) -> Any:
     if values is None:
-        interception.refuse_action("pivot() without values")
+        remedy = 'name the values:   .pivot("COLUMN", ["VALUE", "VALUE"])'
+        interception.refuse_action("pivot() without values", remedy=remedy)
     return original(self, pivot_col, values)
 
 

@@ -39,6 +39,7 @@ from headrace.state.facts import SourceFacts
 from headrace.state.identity import QueryRecord, generations, load_identity, load_query
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
+from headrace.syntax.call_arguments import argument_location, return_location
 
 if TYPE_CHECKING:
     from headrace.plan.resolved import Resolved
@@ -162,8 +163,8 @@ def resolve_once(
         if batch.plan.streaming:
             raise StreamingQueryForOnceFlowError(
                 f"the flow `{flow.name}` is applied once, but its query is a stream",
-                location=flow.location,
-                remedies=["read with spark.read, or without STREAM in SQL", "or remove `once`"],
+                location=return_location(flow.location),
+                remedies=_not_a_stream(flow),
                 params={"flow": flow.name},
             )
     except HeadraceError as error:
@@ -172,6 +173,16 @@ def resolve_once(
             raise
         return replace(stream(applied.schema), applied=applied, gone=error)
     return replace(stream(batch.plan.schema), reads=batch.reads, views=batch.views, batch=batch.plan)
+
+
+def _not_a_stream(flow: StreamingFlow) -> list[str]:
+    if flow.location.path.endswith(".sql"):
+        return ["read without STREAM, to apply the rows once", "or remove ONCE, to read each new record"]
+    place = argument_location(flow.location, "once")
+    return [
+        "read with spark.read, to apply the rows once",
+        f"or remove once=True ({place.path}:{place.line}), to read each new record",
+    ]
 
 
 def load_applied(storage: Storage, flow: StreamingFlow) -> QueryRecord | None:

@@ -148,8 +148,13 @@ def read_sql(interception: Interception, session: SparkSession, sql: SqlText) ->
         # Spark's own call reports it, with the user's line on the stack.
         return sql
     if parsed.writes is not None:
-        refuse = interception.refuse_write if parsed.writes in _WRITES_ROWS else interception.refuse_action
-        refuse(f"spark.sql with {parsed.writes}")
+        what = f"spark.sql with {parsed.writes}"
+        if parsed.writes in _WRITES_ROWS:
+            interception.refuse_write(what)
+        else:
+            interception.refuse_action(
+                what, remedy="move the call out of the function, above the declarations"
+            )
     edits: list[Edit] = []
     for relation in parsed.relations:
         edits.extend(_read(interception, session, sql, relation, parsed.writes))

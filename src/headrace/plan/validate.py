@@ -66,7 +66,7 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
                     f"no flow writes the {'sink' if dataset.sink else 'streaming table'} "
                     f"`{dataset.name.short}`",
                     location=dataset.location,
-                    remedies=[f'add a flow: @hr.append_flow(target="{dataset.name.short}")'],
+                    remedies=_add_flow(dataset),
                     params={"dataset": str(dataset.name)},
                 )
             )
@@ -76,6 +76,18 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
         if isinstance(dataset, Stored):
             errors.extend(_check_properties(dataset))
     return errors
+
+
+def _add_flow(table: StreamingTable) -> list[str]:
+    name = table.name.short
+    if _is_sql(table.location):
+        flow = f"CREATE FLOW add_rows AS INSERT INTO {name} BY NAME SELECT * FROM STREAM TABLE;"
+        return [f"write a flow below it:   {flow}", "or remove the table"]
+    return [
+        f'write a flow below it:   @hr.append_flow(target="{name}")',
+        'and in the next line:   def add_rows(): return spark.readStream.table("TABLE")',
+        f"or remove the {'sink' if table.sink else 'table'}",
+    ]
 
 
 def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Iterator[HeadraceError]:
@@ -237,7 +249,7 @@ def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocat
         return
     is_odd = not found.column.isidentifier()  # so that a text with the name is about the column
     raise ColumnInvalidError(
-        f"a Delta table cannot store the column `{found.column}` of `{name.short}`",
+        f"the Delta table `{name.short}` cannot store the column `{found.column}`",
         location=pinpoint(location, found.column, root) if is_odd and not location.column else location,
         facts=[found.reason],
         remedies=found.remedies,
@@ -427,10 +439,11 @@ def stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -
         location=access.location,
         facts=[f"the table is declared at {declared_at}"],
         remedies=[
-            f'read its changes: hr.read_changes("{name}")',
-            "or read it as a whole, in a materialized view: "
+            f'read its changes, each with _change_type:   hr.read_changes("{name}")',
+            "or read it as a whole, in a materialized view:   "
             + (f"FROM {name}" if _is_sql(access.location) else f'spark.read.table("{name}")'),
-            "or skip the commits that change rows, with the option skipChangeCommits=true",
+            "or skip all commits that change rows, and also the new rows in them:   "
+            f'spark.readStream.option("skipChangeCommits", "true").table("{name}")',
         ],
         params={"table": str(access.name)},
     )

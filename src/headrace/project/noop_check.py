@@ -109,6 +109,10 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
         "flows": flows,
         "views": views,
         "tables": [[one.name.schema, one.name.name] for one in stored],
+        "places": {
+            str(one.name): [one.location.path, one.location.line, one.location.column, one.location.length]
+            for one in stored
+        },
     }
     plan.project.storage.last_plan(plan.project.root).replace_json(record)
 

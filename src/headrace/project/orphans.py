@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.errors import LogUnreadableError, TableInUseError
+from headrace.errors import LogUnreadableError, SourceLocation, TableInUseError
 from headrace.maintain.checkpoints import measure
 from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import find_holders
@@ -87,15 +87,7 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     """The folders and files that a removal of a table deletes."""
     storage = settings.storage
     if name not in find_orphaned(settings):
-        raise TableInUseError(
-            f"{name.short} cannot be removed: it is not an orphaned table of this pipeline",
-            facts=("the pipeline declared it in its last run, or has not written it", "nothing was removed"),
-            remedies=(
-                "remove its declaration, then run the pipeline once:   headrace run",
-                f"and remove the table:   headrace tables {name.short} --remove",
-            ),
-            params={"dataset": str(name)},
-        )
+        raise _not_orphaned(settings, name)
     table = storage.table(name)
     holders = [
         one
@@ -135,6 +127,44 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
         files=sum(size["files"] for size in sizes),
         size_bytes=sum(size["size_bytes"] for size in sizes),
     )
+
+
+def _not_orphaned(settings: ProjectSettings, name: TableName) -> TableInUseError:
+    stored = load_stored(settings.storage, name)
+    writer = None if stored is None else stored.properties.get(PIPELINE)
+    removal = f"headrace tables {name.short} --remove"
+    then = f"then remove the table with its rows:   {removal}"
+    location = None
+    if writer != settings.name:
+        why = "this pipeline has not written it" if writer is None else f"the pipeline {writer} writes it"
+        remedies: tuple[str, ...] = ("delete its folder, if no program needs it",)
+        if writer is not None:
+            remedies = (f"remove it from the folder of the pipeline {writer}:   {removal}",)
+    elif (location := _declared_at(settings, name)) is not None:
+        why = "the pipeline declares it"
+        remedies = ("remove the declaration, then run the pipeline once:   headrace run", then)
+    else:
+        why = "no run of the whole pipeline has shown that it is no longer declared"
+        remedies = ("run the whole pipeline without its declaration:   headrace run", then)
+    return TableInUseError(
+        f"{name.short} cannot be removed: {why}",
+        location=location,
+        facts=("nothing was removed",),
+        remedies=remedies,
+        params={"dataset": str(name), "writer": writer},
+    )
+
+
+def _declared_at(settings: ProjectSettings, name: TableName) -> SourceLocation | None:
+    """Where the last run has found the declaration of a table; ``None`` if it is not known."""
+    for file in settings.storage.plans.list_files():
+        try:
+            record = (settings.storage.plans / file).read_json()
+            if record["pipeline"] == settings.name and str(name) in record["places"]:
+                return SourceLocation(*record["places"][str(name)])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
 
 
 def remove_orphaned(

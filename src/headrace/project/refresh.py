@@ -88,11 +88,19 @@ class RefreshPlan:
             begins = f"{read} is read again from the beginning"
             yield f"{name.short}  {self._removed(name)} {begins}"
             yield from (f"{name.short}  {one.text}" for one in self.gone if one.dataset == name)
-        for refresh in self.plan.refreshes:
-            if refresh.flow.target not in self.names:
-                changed = [table.short for table in inputs_of(refresh, self.plan) if table in self.names]
-                if changed:
-                    yield f"{refresh.flow.target.short}  is recomputed by the next run"
+        for view, changed in self.left_views.items():
+            listed = ", ".join(table.short for table in changed)
+            yield f"{view.short}  is recomputed from {listed} by the next run"
+
+    @property
+    def left_views(self) -> Mapping[TableName, Sequence[TableName]]:
+        """The views that only the next run recomputes, with what is rebuilt of what they read."""
+        reads = {one.flow.target: inputs_of(one, self.plan) for one in self.plan.refreshes}
+        return {
+            view: changed
+            for view, tables in reads.items()
+            if view not in self.names and (changed := [one for one in tables if one in self.names])
+        }
 
     def refuse_losses(self, accept_loss: Sequence[str]) -> None:
         """Refuse to remove rows that cannot be read again."""
@@ -120,7 +128,8 @@ class RefreshPlan:
 
     def _removed(self, name: TableName) -> str:
         if name not in self.sizes:
-            return "is created anew;"
+            known = self.plan.project.storage.checkpoints(name).exists()
+            return "the table is missing, and" if known else "the table does not exist yet, and"
         rows, size = self.sizes[name]
         count = "all rows" if rows is None else "its 1 row" if rows == 1 else f"all {rows:,} rows"
         quarantine = (
@@ -169,7 +178,9 @@ def plan_refresh(
             if not missing or any(one not in names for one in missing):
                 raise _with_upstream(error, named, missing) from error
             read = ", ".join(one.short for one in missing)
-            text = f"{read} is missing, and may not get the same rows again"
+            text = (
+                f"some of its rows may not come back: {read} is missing, and may not get the same rows again"
+            )
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
         except HeadraceError as error:
             text = f"its sources could not be checked: {error.headline}"
@@ -282,7 +293,11 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
                 f"{of} cannot be rebuilt: {what} has the table property {_ALLOWED} = false",
                 location=argument_location(kept[name].location, "table_properties", _ALLOWED),
                 facts=(*added, "nothing was changed"),
-                remedies=(f"remove the property {_ALLOWED}, if its rows may be removed",),
+                remedies=(
+                    f"if the rows of {name.short} may be removed, remove the property {_ALLOWED}, "
+                    f"then {'rebuild both' if added else 'rebuild it'}:   "
+                    f"headrace full-refresh {' '.join(one.short for one in named)}",
+                ),
                 params={"dataset": str(name)},
             )
     return names

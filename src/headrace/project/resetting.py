@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import target_reader
-from headrace.sources.files.facts import FilePosition
 from headrace.sources.kafka.facts import ranges_text
 from headrace.state.facts import Open
 
@@ -48,10 +46,7 @@ class FlowReset:
             if position is None:
                 yield f"{self.flow}  reads {name} from the beginning"
             else:
-                at = "after the files of its last batch"
-                if not isinstance(position, FilePosition):
-                    at = f"at {json.dumps(position.to_json())}"
-                yield f"{self.flow}  continues {name} {at}"
+                yield f"{self.flow}  continues {name} {position.describe()}"
         if self.losses:
             ranges = counted(self.losses, "range")
             yield f"{self.flow}  records {ranges} as lost, which it will not read"

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import RUN_FIRST, ArgumentInvalidError, HeadraceError, PinInvalidError, did_you_mean
+from headrace.errors import (
+    RUN_FIRST,
+    ArgumentInvalidError,
+    HeadraceError,
+    PinInvalidError,
+    StorageUnwritableError,
+    did_you_mean,
+)
 from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.pins import (
     Pin,
@@ -209,6 +216,8 @@ class StoredPipeline:
     def _redacted(self) -> Iterator[None]:
         try:
             yield
+        except StorageUnwritableError as error:
+            raise error.with_location(self.settings.places.get("storage")) from error.__cause__
         except HeadraceError as error:
             raise self.settings.redactor.error(error) from error.__cause__
 

@@ -139,15 +139,17 @@ class DatasetChecks:
         if failed:
             check, fact = failed[0]
             version = newest_version(self.storage.table(self.dataset))
-            short, either = self.dataset.short, "or " if check.kind == "unique" else ""
+            short = self.dataset.short
             again = f"correct the sources, then read them again:   headrace full-refresh {short}"
+            if check.kind != "unique":
+                again = "correct the rows of the table, then run again:   headrace run"
             raise DatasetCheckFailedError(
                 f"{short} fails the check `{check.name}`",
                 location=check.location,
                 facts=(fact, f"the rows of {short} are committed (v{version})"),
                 remedies=(
-                    *([again] if either else []),
-                    f"{either}correct the rows of the table, then run again:   headrace run",
+                    again,
+                    "or only warn: remove `fail` from the check, then run again:   headrace run",
                 ),
                 params={"dataset": str(self.dataset), "checks": [one.name for one, _ in failed]},
             )

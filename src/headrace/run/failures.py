@@ -51,6 +51,7 @@ from headrace.sources.records import BadRecord
 from headrace.sources.registry import KINDS, kind_of, show_record
 from headrace.sources.source import Source
 from headrace.storage.log_damage import find_damage, find_damage_named
+from headrace.syntax.call_arguments import return_location
 from headrace.syntax.locations import innermost
 from headrace.syntax.raised import find_raised
 
@@ -168,7 +169,7 @@ class Failures:
             one.startswith("headrace.storage.") for one in _modules(unread)
         ):
             return _unreadable(failed, declared, f"the system's error: {unread}")
-        if (known := _known(failed, declared) or self._find_damage(text, declared)) is not None:
+        if (known := _known(failed, declared, reading) or self._find_damage(text, declared)) is not None:
             return known
         raised = raised_by(cause, expectations)
         of_ansi, settings = explain_failure(cause, declared.location)
@@ -285,7 +286,7 @@ def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
     )
 
 
-def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
+def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> HeadraceError | None:
     """The error for a known message of Spark."""
     text = failed.text
     if (mismatch := find_mismatch(text, "")) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
@@ -314,9 +315,10 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
         return failed.error(
             ConstraintViolatedError,
             problem,
-            (found, _unchanged(declared)),
+            (found, *([] if reading is None else [f"it is in {reading}"]), _unchanged(declared)),
             "correct the row at its source or in the query, then run again:   headrace run",
-            f"or declare the condition as an expectation: {_expectation(violated[1].rstrip(' .:'))}",
+            f"or put such rows in the quarantine of {failed.target}:   "
+            + _expectation(violated[1].rstrip(" .:")),
         )
     if (driver := find_missing(failed.cause)) is not None:
         problem, remedies = driver
@@ -391,7 +393,7 @@ def state_changed(flow: StreamingFlow, mismatch: StateMismatch, facts: Sequence[
     """The error for a query that the state of its checkpoint does not fit."""
     return StateChangedError(
         f"flow {flow.name}: its query has changed, and the state in its checkpoint does not fit it",
-        location=flow.location,
+        location=return_location(flow.location),
         facts=(*mismatch.lines(), *facts),
         remedies=(
             f"read everything again:   headrace full-refresh {flow.target.short}",

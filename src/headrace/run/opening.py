@@ -103,7 +103,7 @@ def _check_state(surveyor: FlowSurveyor, opening: Continue) -> None:
     checkpoint = surveyor.settings.storage.checkpoint(flow.target, flow.name, opening.identity.generation)
     # A plan that was made before the last full refresh knows an earlier checkpoint.
     if mismatch is not None and mismatch.checkpoint == str(checkpoint):
-        raise state_changed(flow, mismatch, ("no record was read or written",))
+        raise state_changed(flow, mismatch, (f"{flow.name} has read and written nothing",))
 
 
 def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFacts, ...]) -> None:

@@ -120,7 +120,7 @@ class StaleUpstream:
 
     why: str  # the reason, as a clause that follows the name of the table
     facts: tuple[str, ...]
-    remedy: str
+    remedy: str  # with the name of the reader's table as {reader}
     lacks: frozenset[str] | None = None  # the missing columns, if no other column differs
 
     def matters_to(self, schema: columns.Schema) -> bool:
@@ -154,7 +154,14 @@ def find_blocked(
                 error: Blocked | None = (
                     (unleased or {}).get(flow.name)
                     or refused.get(flow.target)
-                    or _error(f"flow {flow.name}", flow.location, reads_of(planned), planned.schema, unfit)
+                    or _error(
+                        f"flow {flow.name}",
+                        flow.target,
+                        flow.location,
+                        reads_of(planned),
+                        planned.schema,
+                        unfit,
+                    )
                 )
                 if error is None:
                     continue
@@ -163,7 +170,8 @@ def find_blocked(
                     unfit = {**_not_opened(plan, flow.target, error), **unfit}
             case RefreshViewStage(view=view, planned=refresh):
                 name = view.name
-                error = _error(name.short, view.location, inputs_of(refresh, plan), refresh.schema, unfit)
+                reads = inputs_of(refresh, plan)
+                error = _error(name.short, name, view.location, reads, refresh.schema, unfit)
                 if error is not None:
                     found[str(name)] = error
                     unfit = {**_not_opened(plan, name, error), **unfit}
@@ -180,7 +188,7 @@ def _left_out(plan: Plan) -> dict[TableName, StaleUpstream]:
     unfit: dict[TableName, StaleUpstream] = {}
     for dataset in plan.datasets:
         if isinstance(dataset, StreamingTable | MaterializedView) and dataset.name not in opened:
-            unfit |= _outdated(plan, dataset.name, "was left out of this run")
+            unfit |= _outdated(plan, dataset.name, "this run does not update it")
     return unfit
 
 
@@ -189,7 +197,7 @@ def _not_opened(plan: Plan, name: TableName, error: Blocked) -> dict[TableName, 
         cause = f"it was skipped: {error.reason}"
     else:
         cause = f"[{error.code}] {error.summary}" if isinstance(error, HeadraceError) else text_of(error)
-    found = _outdated(plan, name, "was not brought up to date")
+    found = _outdated(plan, name, "it was not brought up to date")
     return {name: replace(one, facts=(cause, *one.facts), remedy=_FIRST) for name, one in found.items()}
 
 
@@ -201,6 +209,7 @@ def reads_of(planned: PlannedFlow) -> tuple[TableName, ...]:
 
 def _error(
     label: str,
+    target: TableName,
     location: SourceLocation,
     reads: Iterable[TableName],
     schema: columns.Schema,
@@ -216,7 +225,7 @@ def _error(
             f"{label} reads {name.short}, which {found.why}",
             location=location,
             facts=(*found.facts, "nothing was read or written"),
-            remedies=(found.remedy,),
+            remedies=(found.remedy.format(reader=target.short),),
             params={"table": str(name)},
         )
     return None
@@ -240,12 +249,14 @@ def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUps
     facts = [f"{column} is {was} in the table, and declared as {now}" for column, now, was in changed]
     facts += [f"{'.'.join(path)} is declared, but not in the table" for path in added]
     is_streaming = any(isinstance(one, StreamingTable) and one.name == name for one in plan.datasets)
-    verb = "full-refresh" if changed and is_streaming else "run"
+    remedy = f"run both:   headrace run {name.short} {{reader}}"
+    if changed and is_streaming:
+        remedy = f"rebuild that table, then run again:   headrace full-refresh {name.short}"
     return {
         name: StaleUpstream(
-            why=f"does not have its declared columns, and {how}",
+            why=f"does not have its declared columns yet; {how}",
             facts=tuple(facts),
-            remedy=f"update that table first:   headrace {verb} {name.short}",
+            remedy=remedy,
             lacks=None if changed else frozenset(path[0].casefold() for path in added),
         )
     }

@@ -246,7 +246,10 @@ def table_lost(planned: PlannedFlow, fact: str) -> TableLostError:
         f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
         location=flow.location,
         facts=(fact, "nothing was read or written"),
-        remedies=(rebuild_remedy(flow.target.short, [one.short for one in planned.readers]),),
+        remedies=(
+            "restore the folder from a copy, then run again:   headrace run",
+            f"or {rebuild_remedy(flow.target.short, [one.short for one in planned.readers])}",
+        ),
         params={"flow": flow.name, "dataset": str(flow.target)},
     )
 

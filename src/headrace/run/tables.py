@@ -385,7 +385,8 @@ def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
     for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
         batches = load_state(path).last_planned + 1
         if batches > 0:
-            raise table_lost(planned, f"the checkpoint {path} has {counted(batches, 'batch')}")
+            folder, held = storage.table(flow.target), counted(batches, "batch")
+            raise table_lost(planned, f"{folder} is missing; its checkpoint {path} has {held}")
 
 
 def _has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:

@@ -238,6 +238,6 @@ def input_missing(flow: RefreshFlow, name: TableName) -> ViewInputMissingError:
     return ViewInputMissingError(
         f"{flow.target.short} reads {name.short}, which does not exist yet",
         location=flow.location,
-        remedies=(f"create that table first:   headrace run {name.short}",),
+        remedies=(f"run both:   headrace run {name.short} {flow.target.short}",),
         params={"view": flow.name, "input": str(name)},
     )

@@ -108,11 +108,11 @@ class Definitions:
 
     def unknown(self, kind: Kind, name: str, location: SourceLocation | None) -> SqlNameUnknownError:
         known = self.names(kind)
-        otherwise = (
-            "list the streams:   SHOW STREAMS" if kind == "stream" else f"CREATE {kind.upper()} {name} .."
-        )
+        otherwise = f"CREATE {kind.upper()} {name} .."
+        if kind == "stream":
+            otherwise = "name one of them, or the storage of the stream:   headrace sql --storage PATH"
         return SqlNameUnknownError(
-            f"there is no {kind} `{name}`",
+            f"there is no {kind} `{name}` in {self.settings.storage.root}",
             location=location,
             facts=[f"{kind}s: {', '.join(known) or 'none'}"],
             remedies=did_you_mean(name, known, otherwise),
@@ -125,12 +125,13 @@ class Definitions:
         if self._file(kind, key).exists():
             if definition.if_not_exists:
                 return False
+            kept = "; its rows and files are kept" if kind == "table" else ""
             raise SqlNameTakenError(
                 f"the {kind} `{key}` exists already",
                 location=definition.location,
                 remedies=[
-                    f"write CREATE {kind.upper()} IF NOT EXISTS",
-                    f"or before it: DROP {kind.upper()} {key}",
+                    f"keep the {kind} as it is:   CREATE {kind.upper()} IF NOT EXISTS {key} ..",
+                    f"or remove its definition first{kept}:   DROP {kind.upper()} {key}",
                 ],
                 params={"kind": kind, "name": key},
             )

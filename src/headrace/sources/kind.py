@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from headrace.errors import HeadraceError, SourceLocation
@@ -66,9 +66,16 @@ class Meaning:
         remedy = self.remedy or f"read everything again:   headrace full-refresh {failed.target}"
         # What Spark or Delta advises is for other programs.
         cause = failed.cause.partition(" Please ")[0]
-        reads = f"it reads {', '.join(one.describe() for one in failed.sources)}"
-        is_named = bool(failed.sources) and self.what.startswith("a table that it reads")
-        return failed.error(self.error, self.what, (*[reads] * is_named, *self.facts, cause), remedy)
+        reads: list[str] = []
+        what, is_table = self.what, self.what.startswith("a table that it reads")
+        if is_table and len(failed.sources) == 1:
+            source = failed.sources[0]
+            what = what.removeprefix("a table that it reads").removeprefix(" as a stream")
+            what = f"{source.describe()}, which it reads,{what}"
+            failed = replace(failed, location=source.location)
+        elif is_table and failed.sources:
+            reads = [f"it reads {', '.join(one.describe() for one in failed.sources)}"]
+        return failed.error(self.error, what, (*reads, *self.facts, cause), remedy)
 
 
 class SourceKind(ABC):

@@ -79,8 +79,8 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     if table.ledger_stale or table.folded > table.version:
         raise _table_behind(
             flow,
-            "versions that are in its ledger",
-            f"the ledger ends at version {table.folded}, the table at version {table.version}"
+            "versions that its flow has committed",
+            f"the flow has committed version {table.folded}, the table ends at version {table.version}"
             + ("" if table.folded > table.version else ", with other commits"),
             {"table": table.version, "ledger": table.folded},
         )
@@ -193,7 +193,8 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
         ),
         remedies=(
             f"if the flow was renamed:   headrace run --rename-flow {orphans[0]}={flow.flow}",
-            f"if it is another flow:   headrace reset {flow.flow}",
+            "if it is another flow, which reads its sources from the beginning and adds the rows to "
+            f"{flow.short_dataset}:   headrace reset {flow.flow}",
         ),
         params={"flow": flow.flow, "orphans": orphans},
     )
@@ -205,19 +206,24 @@ def _lost(flow: FlowFacts, current: str) -> HeadraceError:
         location=flow.location,
         facts=(
             f"{flow.folder} does not hold the checkpoint with which the table was written",
-            "an empty checkpoint would read every record twice; nothing was read or written",
+            "without it, every record would be read twice; nothing was read or written",
         ),
-        remedies=(*resume_remedy(flow), "or restore the folder from a copy"),
+        remedies=(*resume_remedy(flow), "or restore the folder from a copy, then run again:   headrace run"),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current},
     )
 
 
 def _table_behind(flow: FlowFacts, lacks: str, found: str, numbers: Mapping[str, int]) -> HeadraceError:
+    what = "read the records of the missing versions again, and keep the rows of the table"
+    again = (f"{what}:   headrace reset {flow.flow}",)
     return TableBehindCheckpointError(
         f"flow {flow.flow}: the table {flow.short_dataset} lacks {lacks}",
         location=flow.location,
-        facts=(found, "an old copy of the table was restored; nothing was read or written"),
-        remedies=resume_remedy(flow),
+        facts=(
+            found,
+            f"it seems that an old copy of the table was restored; {flow.flow} has read and written nothing",
+        ),
+        remedies=again if flow.can_resume else resume_remedy(flow),
         params={"flow": flow.flow, **numbers},
     )
 
@@ -265,18 +271,21 @@ def rebuild_remedy(dataset: str, readers: Sequence[str]) -> str:
     """The remedy for a lost table. `readers`: the tables whose flows read it as a stream: it is not known
     whether they would get the same rows again."""
     accepts = "".join(f" --accept-loss {one}" for one in readers)
-    also = f", also for {', '.join(readers)}, whose rows are removed" if readers else ""
+    listed = ", ".join(readers)
+    also = f"; the rows of {listed} are removed, and some may not come back" if readers else ""
     return f"read everything again{also}:   headrace full-refresh {dataset}{accepts}"
 
 
 def repair_command(flow: str) -> str:
     """The remedy that repairs files of a checkpoint, and keeps its state."""
-    return f"repair it; the command first shows what it would do:   headrace checkpoint repair {flow}"
+    what = "write the file again from the table; the command first shows what it would do"
+    return f"{what}:   headrace checkpoint repair {flow}"
 
 
 def resume_command(flow: str) -> str:
     """The remedy that opens a new checkpoint at the table's positions."""
-    return f"continue from the table:   headrace reset {flow}"
+    what = "open a new checkpoint, which continues after the last batch of the table"
+    return f"{what}:   headrace reset {flow}"
 
 
 def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> HeadraceError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -64,7 +65,8 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     # The pipeline has not run since these records exist.
     assert find_orphaned(settings) == ()
     now = datetime.now(UTC)
-    record = {"pipeline": "shop", "at": now.isoformat(), "tables": [["default", "orders"]]}
+    record: dict[str, object] = {"pipeline": "shop", "at": now.isoformat()}
+    record |= {"tables": [["default", "orders"]], "places": {"default.orders": ["orders.sql", 1, 26, 6]}}
     # A run of this table alone has not recorded what the files declare since; another pipeline has no say.
     before = {**record, "at": (now - timedelta(hours=1)).isoformat()}
     for other in ({**record, "pipeline": "another"}, before):
@@ -75,6 +77,12 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     with pytest.raises(TableInUseError) as caught:
         remove_orphaned(settings, ORDERS, pytest.fail)
     assert "nothing was removed" in caught.value.facts
+    assert str(caught.value.location) == "orders.sql:1:26" and "declares it" in caught.value.summary
+    stranger = TableName("default", "stranger")
+    write_deltalake(on_disk(storage.table(stranger)), pa.table({"id": [1]}))
+    with pytest.raises(TableInUseError, match="this pipeline has not written it"):
+        load_orphaned(settings, stranger)
+    shutil.rmtree(on_disk(storage.table(stranger)))
     add_reader(storage, RegisteredReader(table=OLD, name="bi", version=0, max_lag_s=60))
     with pytest.raises(TableInUseError) as caught:
         load_orphaned(settings, OLD)

@@ -224,7 +224,7 @@ def test_a_row_that_violates_a_constraint_of_the_table_is_named(
 ) -> None:
     error = Failures(settings=None).as_error(Exception(message), FLOW)
     assert (error.code, error.transient, error.summary) == ("CONSTRAINT_VIOLATED", False, summary)
-    assert error.remedies[1].endswith(f"expectation: {expectation}")
+    assert error.remedies[1].endswith(f"in the quarantine of sales:   {expectation}")
     assert error.facts[0] == "the row has id = -1" or "pos" not in message
 
 

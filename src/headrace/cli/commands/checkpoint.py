@@ -86,6 +86,8 @@ def repair(invocation: Invocation, flows: tuple[str, ...], yes: bool) -> Result:
         lost = any(one.problems and not one.can_be_repaired for one in found)
         if not any(one.can_be_repaired for one in found):
             return Result(data={"done": False, "repaired": []}, text="\n".join(lines), exit_code=int(lost))
+        # The question asks for what the help of a report says.
+        lines = [line for line in lines if not line.startswith("  help: headrace checkpoint repair ")]
         remedy = f"headrace checkpoint repair {' '.join(flows)} --yes"
         if not (yes or output.agrees(lines, "Repair?", remedy)):
             return UNCHANGED

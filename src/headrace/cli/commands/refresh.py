@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from headrace.cli.options import complete_dataset, log_options, option
@@ -73,7 +75,10 @@ def full_refresh(
         title = "Removing the rows"
         with watched(output, pipeline.settings, title, careful=True) as (watch, stop, received):
             result = pipeline.full_refresh(datasets, accept_loss=accept_loss, emit=watch, stop=stop, log=log)
-    return show_outcome(output, result, received)
+    shown = show_outcome(output, result, received)
+    if shown.exit_code == 0 and planned.left_views:
+        shown = replace(shown, text="\n".join(filter(None, [str(shown.text), "Next: headrace run"])))
+    return shown
 
 
 @verb(

@@ -317,7 +317,7 @@ def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool
     if found is not None and found.resolve() == path.resolve():
         return True
     raise TableNameTakenError(
-        f"the catalog of the Spark session already has another table {name.short}",
+        f"the catalog of the Spark session already has another table {name}",
         facts=(
             f"location in the catalog: {known}",
             f"location in the pipeline: {path}",
@@ -325,8 +325,8 @@ def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool
         ),
         remedies=(
             f"rename the table `{name.short}` of the pipeline",
-            "or give the pipeline a schema of its own in headrace.yml; it reads all tables again:   "
-            "database: my_pipeline",
+            "or give the pipeline a schema of its own in headrace.yml; all its tables are made anew there "
+            "from their sources, and the present ones are kept:   database: my_pipeline",
         ),
         params={"dataset": str(name), "location": known},
     )

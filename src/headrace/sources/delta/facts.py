@@ -94,7 +94,10 @@ def rewritten(
     *_, folder, schema, _ = ["", "", *table.rsplit("/", 3)]
     of_storage = name if schema == "default" else f"{schema}.{name}"
     changes = f'hr.read_changes("{of_storage if folder == "tables" else table}")'
-    remedies: tuple[str, ...] = (f"read the changes of the table:   {changes}",)
+    remedies: tuple[str, ...] = (
+        f"read its changes; {target} then gets a row for each change, with _change_type:   {changes}",
+    )
+    again = "or read everything again, now and after each such commit"
     if commit.refreshes_view:
         did = "a refresh changed or removed its rows"
         summary = f"{flow} reads the materialized view {name} as a stream, and {did}"
@@ -110,7 +113,7 @@ def rewritten(
         summary,
         location=location,
         facts=facts,
-        remedies=(*remedies, f"or read everything again:   headrace full-refresh {target}"),
+        remedies=(*remedies, f"{again}:   headrace full-refresh {target}"),
         params={"name": flow, "table": table, "version": commit.version},
     )
 

@@ -54,15 +54,18 @@ def check_table_start(
         remedy = f'set the table property {FEED_PROPERTY} = "true"'
         if is_outside and writer is None:
             sets = f"SET TBLPROPERTIES ({FEED_PROPERTY} = true)"
-            remedy = f"record one from now on: ALTER TABLE delta.`{path}` {sets}"
+            remedy = f"enable it in a Spark session with Delta:   ALTER TABLE delta.`{path.resolve()}` {sets}"
         other = f"add this line to the spec of the pipeline {writer}, and run it:   {_OTHER_SPEC}"
         raise ChangeFeedMissingError(
             f"a stream reads the change data feed of {name}, which is not enabled",
             location=location,
-            facts=(f"the pipeline {writer} writes this table",) if writer else (),
+            facts=(
+                *((f"the pipeline {writer} writes this table",) if writer else ()),
+                "a stream of changes begins with the rows that the table has, as inserts",
+            ),
             remedies=(
                 *((other, f"or {remedy} in the declaration of the table") if writer else (remedy,)),
-                "or read the rows of the table: hr.read_table_stream",
+                f'or read only its rows:   hr.read_table_stream("{name}")',
             ),
             params={"table": name} | ({"writer": writer} if writer else {}),
         )

@@ -127,7 +127,11 @@ _REMEDIES = (
     'or correct the schema, or read the files with format="text" and no schema, and parse `value` in the '
     "query",
 )
-_REPAIR_REMEDIES = ("repair or replace the file, and start again:   headrace run",)
+_REPAIR_REMEDIES = (
+    "repair the file, or replace it by a good copy of the same name, then run again:   headrace run",
+    "or give up its records: replace it by an empty file of the same name; without a file of this name, the "
+    "flow stops, too",
+)
 _HEADER_REMEDIES = (
     "correct the header of the file, and start again:   headrace run",
     "or move the file to another folder, which another append flow of the table reads",

@@ -28,6 +28,9 @@ class FilePosition(Position):
     def to_json(self) -> dict[str, Any]:
         return {"logOffset": self.entry}
 
+    def describe(self) -> str:
+        return "after the files whose rows are committed: they are not read again"
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileFacts(SourceFacts):

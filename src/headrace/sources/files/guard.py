@@ -353,10 +353,10 @@ class FileGuard(Guard):
             location=self.run.flow.location,
             facts=(*paths[1:_SHOWN], f"batch {self._batch.number} was not committed"),
             remedies=(
-                "restore the file with the same content",
-                "or write `on_data_loss: record` in headrace.yml: the flow goes on without it, "
-                "and records its name as lost",
-                "or drop the planned batch, and continue with the files that are there:   "
+                "restore the file with the same content, then run again:   headrace run",
+                "or let all flows go on after such a loss, and record it; one line in headrace.yml, for one "
+                "run:   on_data_loss: record",
+                "or continue without its records, which are not recorded as lost:   "
                 f"headrace reset {self.run.flow.name}",
             ),
             params={"flow": self.run.flow.name, "paths": paths},
