@@ -149,7 +149,7 @@ def read(name: str, transactions: Mapping[str, int]) -> CommitClaims:
         metadata=None,
         written_ms=1000,
     )
-    metadata = TableMetadata(id="t1", properties={}, partition_columns=(), schema="{}")
+    metadata = TableMetadata(id="t1", properties={}, schema="{}")
     log = TableLog(
         path=Path("table"),
         version=6,

@@ -165,7 +165,6 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class RecordFiles:
-    folder: Path
     format: FileFormat
     files: tuple[tuple[Path, dict[str, Any]], ...]  # each file with the values of its ``key=value`` folders
     # Whether some files are in subfolders that are not named ``key=value``; then no folder becomes a column.
@@ -190,7 +189,7 @@ def find_files(folder: Path) -> RecordFiles:
     recursive = any("=" not in name for names in parts for name in names)
     columns = [{} if recursive else dict(map(_folder_column, names)) for names in parts]
     files = tuple(zip((path for path, _ in known), columns, strict=True))
-    return RecordFiles(folder, forms[0], files, recursive)
+    return RecordFiles(forms[0], files, recursive)
 
 
 def infer_files(found: RecordFiles, sample: int | None = None) -> Inference:

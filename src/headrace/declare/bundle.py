@@ -35,7 +35,6 @@ class BundlePipeline:
 class Bundle:
     """A bundle with its included files, for one target."""
 
-    file: Path
     target: str
     pipelines: tuple[BundlePipeline, ...]
     variables: BundleVariables
@@ -177,7 +176,6 @@ def load_bundle(file: Path, target: str | None) -> Bundle:
         merged = _joined(merged, document)
     pipelines = mapping(mapping(merged.items.get("resources")).items.get("pipelines")).items
     return Bundle(
-        file,
         chosen,
         tuple(BundlePipeline(key, mapping(values), files[key]) for key, values in pipelines.items()),
         BundleVariables(merged, declared, chosen, file.parent.absolute()),

@@ -195,9 +195,7 @@ class Quarantine:
             register_tables(plan, context.spark)
             open_table(stage, feeding, context.settings.storage, context.spark)
             replayers = [
-                FlowReplayer(
-                    planned=one, plan=plan, context=context, build=build, lease=leases[one.flow.name]
-                )
+                FlowReplayer(planned=one, context=context, build=build, lease=leases[one.flow.name])
                 for one in feeding
             ]
             for one in replayers:

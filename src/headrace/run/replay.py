@@ -21,7 +21,7 @@ from headrace.contracts.expectations import RowSplit
 from headrace.errors import ReplayImpossibleError
 from headrace.model.declarations import AutoCdcFlow
 from headrace.plan.bounded import can_evaluate_records
-from headrace.plan.stages import Plan, PlannedFlow
+from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.failpoints import reach
 from headrace.run.narrowing import union
@@ -78,7 +78,6 @@ def refuse_stateful(planned: PlannedFlow) -> None:
 @dataclass(frozen=True, kw_only=True)
 class FlowReplayer:
     planned: PlannedFlow
-    plan: Plan
     context: UpdateContext
     build: BuildRecords
     lease: Lease

@@ -54,7 +54,6 @@ class DataFile:
 class TableMetadata:
     id: str
     properties: Mapping[str, str]
-    partition_columns: tuple[str, ...]
     schema: str
 
 
@@ -364,10 +363,7 @@ def _vector(value: Mapping[str, Any]) -> tuple[str, int]:
 
 def _metadata(value: Mapping[str, Any]) -> TableMetadata:
     return TableMetadata(
-        id=value["id"],
-        properties=dict(value.get("configuration") or {}),
-        partition_columns=tuple(value.get("partitionColumns") or ()),
-        schema=value["schemaString"],
+        id=value["id"], properties=dict(value.get("configuration") or {}), schema=value["schemaString"]
     )
 
 

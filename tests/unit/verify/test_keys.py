@@ -38,7 +38,6 @@ def codes(path: Path, rows: list[tuple[int, Any, Any]], kind: pa.DataType) -> li
     metadata = TableMetadata(
         id="t",
         properties={"headrace.keys": '["ID"]', "headrace.scd_type": "2"},
-        partition_columns=(),
         schema=table.schema().to_json(),
     )
     stored = StoredPath.at(str(path))
