@@ -405,15 +405,11 @@ def _ways(flow: StreamingFlow) -> Iterator[str]:
 def sink_read(
     table: StreamingTable, flows: Sequence[StreamingFlow], location: SourceLocation
 ) -> SinkInvalidError:
-    topic = None if table.sink is None else table.sink.options.get("topic")
     return SinkInvalidError(
         f"a query reads `{table.name.short}`, which is a sink and stores no rows",
         location=location,
         facts=[f"the sink is declared at {table.location}"],
-        remedies=[
-            *(f"read the tables that its flow `{one.name}` reads: {one.location}" for one in flows),
-            *([] if topic is None else [f'or read the topic that it writes:   hr.read_kafka("{topic}", ..)']),
-        ],
+        remedies=[f"read the tables that its flow `{one.name}` reads: {one.location}" for one in flows],
         params={"sink": str(table.name), "column": None},
     )
 
