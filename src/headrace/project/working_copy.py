@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from headrace.runtime.places import cache_folder
 from headrace.storage.location import Location
@@ -33,7 +34,11 @@ class WorkingCopy:
         for name, data in self._folder.read_files(sorted(found)).items():
             file = self.root / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
+            if file.is_file() and file.read_bytes() == data:
+                continue
+            with NamedTemporaryFile(dir=self.root.parent, delete=False) as new:
+                new.write(data)
+            Path(new.name).replace(file)  # another process can be loading it
         for file in self.root.rglob("*"):
             if file.is_file() and file.relative_to(self.root).as_posix() not in found:
                 file.unlink()
