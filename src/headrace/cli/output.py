@@ -177,6 +177,8 @@ class Output(ABC):
         self.debug = debug
         self.folders: list[Path] = []
         """The folder at which paths of error locations start: the pipeline's folder, if it is known."""
+        self.typed = "headrace run"
+        """The command as the user has typed it."""
         self.options = ""
         """The options of the command line that name the pipeline; remedies repeat them."""
 
