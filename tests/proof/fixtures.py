@@ -18,7 +18,7 @@ from s3_proxy import S3Proxy
 
 MakeLake = Callable[[str], Lake]
 
-ON_BOTH = pytest.mark.parametrize("lake_kind", ["disk", "s3"])
+ON_BOTH = pytest.mark.parametrize("lake_kind", ["disk", pytest.param("s3", marks=pytest.mark.thorough)])
 """For a test on a local disk and on S3."""
 
 

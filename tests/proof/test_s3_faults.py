@@ -24,7 +24,7 @@ from proof.shop import BRONZE, SILVER, Shop, rows
 from proof.test_two_drivers import KEYED, check
 from waiting import until
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.thorough]
 
 _LOST = (
     r"tables/.*/bronze/_delta_log/\d+\.json$",
@@ -50,7 +50,6 @@ def bucket(shop: Shop) -> BucketLake:
     return shop.lake
 
 
-@pytest.mark.guarantee
 def test_writes_whose_answers_are_lost_lose_and_double_nothing(shop: Shop, bucket: BucketLake) -> None:
     shop.write(BRONZE, SILVER, KEYED)
     shop.produce(20)
@@ -65,7 +64,6 @@ def test_writes_whose_answers_are_lost_lose_and_double_nothing(shop: Shop, bucke
     assert hits == dict.fromkeys(_LOST, 1)
 
 
-@pytest.mark.guarantee
 def test_a_commit_that_arrives_after_its_driver_died_and_another_has_run_is_refused(
     shop: Shop, bucket: BucketLake
 ) -> None:
@@ -96,7 +94,7 @@ def test_a_commit_that_arrives_after_its_driver_died_and_another_has_run_is_refu
 @pytest.mark.parametrize(
     ("status", "seconds"),
     [
-        pytest.param(503, 60.0, id="throttling", marks=pytest.mark.thorough),
+        pytest.param(503, 60.0, id="throttling"),
         pytest.param(503, 8.0, id="short throttling"),
         pytest.param(404, 8.0, id="no bucket"),
     ],
@@ -151,7 +149,6 @@ print(json.dumps({{
 """
 
 
-@pytest.mark.thorough
 def test_credentials_that_expire_are_renewed_in_a_continuous_run(
     shop: Shop, bucket: BucketLake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
