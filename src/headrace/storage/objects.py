@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.errors import StorageAccessError
 from headrace.storage.location import FileState
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _WHOLE_BYTES = 8 * 1024 * 1024
 """Objects up to this size are read with one request."""
+
+_PART_BYTES = 4 * 1024 * 1024
+"""What one request reads of a larger object."""
 
 _WRITE_ID = "headrace-write-id"
 _CODE, _MESSAGE = (re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message"))
@@ -71,7 +74,8 @@ class ObjectFiles:
             store, key = self._find(path)
             found = self._client.get(store, key)
             if found.meta["size"] > _WHOLE_BYTES:
-                return cast(BinaryIO, self._client.open_reader(store, key))
+                large = _LargeObject(self._client, store, key, path, found.meta)
+                return io.BufferedReader(large, _PART_BYTES)
             return io.BytesIO(bytes(found.bytes()))
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
@@ -228,6 +232,48 @@ class ObjectFiles:
         except FileNotFoundError:
             return None
         return str(found.attributes.get(_WRITE_ID, ""))
+
+
+class _LargeObject(io.RawIOBase):
+    """An object that is read in parts. All parts are of the same object, also if it is replaced meanwhile."""
+
+    def __init__(self, client: Any, store: ObjectStore, key: str, path: str, meta: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._client, self._store, self._key, self._path = client, store, key, path
+        self._size: int = meta["size"]
+        self._condition = {} if meta["e_tag"] is None else {"if_match": meta["e_tag"]}
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise ValueError(f"negative position {start + offset}")
+        self._position = start + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._position + len(buffer), self._size)
+        if end <= self._position:
+            return 0
+        with _as_os_errors(self._path):
+            options = {"range": (self._position, end), **self._condition}
+            data = self._client.get(self._store, self._key, options=options).bytes()
+        buffer[: len(data)] = memoryview(data)
+        self._position += len(data)
+        return len(data)
+
+    def readall(self) -> bytes:
+        data = bytearray(max(self._size - self._position, 0))
+        view = memoryview(data)
+        while view and (count := self.readinto(view[:_PART_BYTES])):
+            view = view[count:]
+        return bytes(data)
 
 
 def path_root(path: str) -> str:
