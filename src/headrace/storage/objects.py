@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import re
 import uuid
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from headrace.errors import StorageAccessError
+from headrace.errors import StorageAccessError, StorageUnreadableError
 from headrace.storage.location import FileState
 
 if TYPE_CHECKING:
@@ -28,6 +27,26 @@ _PART_BYTES = 4 * 1024 * 1024
 
 _WRITE_ID = "headrace-write-id"
 _CODE, _MESSAGE = (re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message"))
+_EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|InvalidToken")
+_CHECK = "check the bucket, the credentials and their permissions:   headrace doctor"
+_REFUSALS = (
+    (re.compile("RequestTimeTooSkewed"), "set the clock of this machine, then try again:   headrace doctor"),
+    (_EXPIRED, "get new credentials, such as with `aws sso login`, then try again:   headrace doctor"),
+)
+"""What to do about answers of the store that stay until somebody acts."""
+
+_LATER = "run the command again in a minute"
+_DOCTOR = "check the store and the network:   headrace doctor"
+_ENDPOINT = "check the network and `endpoint` of `object_storage` in headrace.yml:   headrace doctor"
+_PASSING = (
+    (re.compile("SlowDown|RequestLimitExceeded|Throttl|status code: 429"), "too many requests", _LATER),
+    (re.compile("status code: 5|<Code>(InternalError|ServiceUnavailable)"), "the store has failed", _LATER),
+    (re.compile("kind: Timeout|timed out|RequestTimeout"), "it does not answer in time", _ENDPOINT),
+    (re.compile("kind: Connect|error sending request|dns error"), "it cannot be reached", _ENDPOINT),
+    (re.compile("Precondition|status code: 412"), "the object was replaced while it was read", _LATER),
+)
+"""Failures that can pass: what is found in the client's message, what it means, and what to do."""
+
 _TRIES = 5
 _READERS = 16
 """Requests at the same time where many objects are read."""
@@ -223,7 +242,12 @@ class ObjectFiles:
                         if self._write_id(store, key) == own:
                             return True
                     raise
-        raise OSError(errno.EAGAIN, "the store refused a conditional write several times", path)
+        raise StorageUnreadableError(
+            f"{path_root(path)} has refused a conditional write {_TRIES} times",
+            facts=(f"path {path}",),
+            remedies=(_LATER,),
+            params={"path": path},
+        )
 
     def _write_id(self, store: ObjectStore, key: str) -> str | None:
         """The id of the write that has made an object, empty without one; ``None`` for a missing object."""
@@ -300,14 +324,28 @@ def _as_os_errors(path: str) -> Iterator[None]:
             raise _refused("the bucket does not exist", path, error) from error
         if "Received redirect without LOCATION" in str(error) or "PermanentRedirect" in str(error):
             raise _refused("the bucket is in another region", path, error) from error
-        raise OSError(errno.EIO, _text(error), path) from error
+        if _EXPIRED.search(str(error)) is not None:
+            raise _refused("the credentials have expired", path, error) from error
+        raise _failed(path, error) from error
+
+
+def _failed(path: str, error: Exception) -> StorageUnreadableError:
+    """The error for a failure that can pass, with what its reason asks for."""
+    found = (one for one in _PASSING if one[0].search(str(error)) is not None)
+    _, reason, remedy = next(found, (None, "the request failed", _DOCTOR))
+    return StorageUnreadableError(
+        f"{path_root(path)} cannot be used at the moment: {reason}",
+        facts=(f"path {path}", f"the store's answer: {_text(error)}"),
+        remedies=(remedy,),
+        params={"path": path},
+    )
 
 
 def _refused(reason: str, path: str, error: Exception) -> StorageAccessError:
     return StorageAccessError(
         f"{path_root(path)} cannot be used: {reason}",
         facts=(f"path {path}", f"the store's answer: {_text(error)}"),
-        remedies=("check the bucket, the credentials and their permissions:   headrace doctor",),
+        remedies=(next((text for code, text in _REFUSALS if code.search(str(error)) is not None), _CHECK),),
         params={"path": path},
     )
 
