@@ -402,7 +402,9 @@ def test_a_batch_with_too_many_rejected_records_stops_its_flow(make_shop: Callab
     text = str(error)
     assert "3 of 7 records of a batch are rejected (42.9%), and max_rejected is 40%" in text
     assert f'{shop.topic}/0 offset 3: field `id`: expected LONG, got "x"' in text
-    assert f"{shop.topic}/0 offset 4: `small`" in text and "`not three`: 1 rows" in text
+    assert f"{shop.topic}/0 offset 4: `small`" in text and "`not three`: 1 row" in text
+    assert f'{shop.topic}/0 offset 2: {{"id": 3' in text, "a dropped row is shown, too"
+    assert "the rows that fail are then dropped" in text
     assert accepted(shop) == []
     assert not (shop.root / "lake" / "quarantine").exists()
     # The table's own limit replaces the spec's.

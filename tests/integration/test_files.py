@@ -422,7 +422,7 @@ def test_a_full_refresh_says_first_what_would_not_come_back(
     capsys.readouterr()
     assert run(["full-refresh", "visits", "--project", str(site.root)]) == 1
     said = capsys.readouterr().err
-    assert f"the rows of 1 file cannot be read again, the files no longer exist: {gone}" in said
+    assert f"1 file that it has read no longer exists: {gone}" in said and "put the file back" in said
     assert site.ids() == [1, 2], "the refresh was refused"
     one_flow = 'hr.create_streaming_table("visits")\n\n@hr.append_flow(target="visits", name="other")'
     site.write(code=re.sub(r"@hr.table\([^)]*\)", one_flow, VISITS).replace("landing", "elsewhere"))

@@ -350,6 +350,7 @@ def test_a_materialized_view_counts_drops_and_quarantines(orders: Callable[..., 
     (error,) = shop.run().errors
     assert error.code == "MAX_REJECTED_EXCEEDED"
     assert "valid: 3 of 5 records of a refresh are rejected (60.0%), and max_rejected is 20%" in str(error)
+    assert any(fact.startswith('{"id": ') for fact in error.facts), "rows of the view are shown"
     assert ids(shop, "valid") == [0, 1, 2, 3, 4]
 
 

@@ -76,7 +76,8 @@ def a_user_without_the_right_to_read(walk: Walk) -> None:
         future.result(10)
     walk.does("the cluster allows the topic to the user guest only")
     folder.produce()
-    walk.fails("headrace plan", folder.topic)
+    shown = walk.fails("headrace plan", folder.topic)
+    assert f"for user `shop`: DESCRIBE and READ on the topic `{folder.topic}`" in shown.text, shown.text
     rules = [rule("shop", AclOperation.READ), rule("shop", AclOperation.DESCRIBE)]
     for future in admin.create_acls(rules).values():
         future.result(10)
@@ -181,7 +182,7 @@ def a_subject_that_is_not_avro(walk: Walk) -> None:
     with registry() as url:
         walk.edit({**spec(url), **reads("text-value")})
         shown = walk.fails("headrace plan", line_of(walk.folder, EXTRA, "read_kafka"))
-        assert 'format="raw"' in shown.text, shown.text
+        assert 'format="raw" and without subject=' in shown.text, shown.text
         raw = 'hr.read_kafka("{topic}", format="raw")'
         walk.edit({EXTRA: f"import headrace as hr\n\n\n@hr.table\ndef extra():\n    return {raw}\n"})
         walk.goes_well("headrace plan")

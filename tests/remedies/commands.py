@@ -43,7 +43,7 @@ def nobody_can_answer(walk: Walk) -> None:
 
 @situation("NOT_CONFIRMED")
 def nobody_can_answer_a_reset(walk: Walk) -> None:
-    shown = walk.fails("headrace reset visits", "visits", unattended=True)
+    shown = walk.fails("headrace reset visits", "after the files whose rows are committed", unattended=True)
     walk.follows(shown, "headrace reset visits --yes")
     walk.is_healthy()
 
@@ -147,7 +147,8 @@ def a_vacuum_of_an_hour(walk: Walk) -> None:
     two_days_ago = time.time() - 2 * 86400
     os.utime(stray, (two_days_ago, two_days_ago))
     walk.does("a writer has left a file in the folder of the table two days ago")
-    shown = walk.fails("headrace maintain visits --only vacuum --retain 1h", "visits")
+    shown = walk.fails("headrace maintain visits --only vacuum --retain 1h", "a retention of 1h is below 7d")
+    assert "0 of 1 table maintained, 1 with a refusal" in shown.text, shown.text
     walk.follows(shown, "headrace maintain visits --only vacuum --retain 7d")
     walk.follows(shown, "headrace maintain visits --only vacuum --retain 1h --allow-short-retention")
     assert not stray.exists()

@@ -1,6 +1,6 @@
 """Mistakes in declarations, their arguments and expectations."""
 
-from remedies.walk import mistake
+from remedies.walk import Walk, line_of, mistake, situation
 
 PY = "transformations/extra.py"
 SQL = "transformations/extra.sql"
@@ -266,14 +266,21 @@ mistake(
     "LONGG",
     at=(PY, "LONGG"),
 )
-mistake(
-    "SCHEMA_MISMATCH",
-    "a column that the schema lacks",
-    table(VISITS, 'schema="id LONG"'),
-    table(VISITS + '.select("id")', 'schema="id LONG"'),
-    at=(PY, "schema="),
-    names='.select("id")',
-)
+
+
+@situation("SCHEMA_MISMATCH")
+def a_column_that_the_schema_lacks(walk: Walk) -> None:
+    walk.edit(table(VISITS, 'schema="id LONG"'))
+    shown = walk.fails("headrace plan", line_of(walk.folder, PY, "schema="))
+    assert '.select("id")' in shown.remedies[0], shown.text
+    walk.edit(table(VISITS + '.select("id")', 'schema="id LONG"'))
+    walk.goes_well("headrace plan")
+    added = shown.remedies[-1].partition("or add to the schema: ")[2]
+    walk.edit(table(VISITS, f'schema="id LONG, {added}"'))
+    walk.goes_well("headrace plan")
+    walk.edit({PY: None})
+
+
 mistake(
     "FLOW_SCHEMAS_DIFFER",
     "two flows with two types",

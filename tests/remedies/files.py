@@ -7,7 +7,13 @@ import deltalake
 
 from remedies.folders import SnapshotsFolder
 from remedies.storage import VISITS, files
-from remedies.walk import Shown, Walk, situation
+from remedies.walk import Shown, Walk, line_of, situation
+
+AS_TEXT = """\
+    records = hr.read_files("landing", format="text")
+    parsed = records.selectExpr("from_json(value, 'id LONG, page STRING') AS one", "_source")
+    return parsed.select("one.*", "_source")
+"""
 
 
 @situation("RECORD_UNPARSEABLE")
@@ -19,6 +25,11 @@ def a_record_that_does_not_fit(walk: Walk) -> None:
     walk.replace(VISITS, 'STRING")', 'STRING", bad_records="stop")')
     shown = walk.fails("headrace run", f"{VISITS}:")
     assert 'bad_records="quarantine"' in shown.text, shown.text
+    assert 'format="text" and no schema' in shown.text, shown.text
+    read = folder.read(VISITS) or ""
+    walk.edit({VISITS: read.partition("    return ")[0] + AS_TEXT})
+    walk.goes_well("headrace plan")
+    walk.edit({VISITS: read})
     walk.replace(VISITS, '"stop"', '"quarantine"')
     walk.is_healthy()
     walk.edit({VISITS: was})
@@ -62,6 +73,12 @@ def a_file_that_was_read_is_gone(walk: Walk) -> None:
     folder = files(walk)
     path = folder.put()
     walk.goes_well("headrace run")
+    backup = walk.keeps(path)
+    walk.removes(path)
+    shown = walk.fails("headrace full-refresh visits", path.name)
+    walk.restores(backup, path)
+    walk.follows(shown)
+    walk.is_healthy()
     walk.removes(path)
     folder.ids.pop()
     shown = walk.fails("headrace full-refresh visits", path.name)
@@ -115,7 +132,8 @@ def too_many_rows_are_rejected(walk: Walk) -> None:
     walk.edit({"headrace.yml": "{spec}max_rejected: 10%\n"})
     folder.put_text("bad4.json", '{"id": -1}\n')
     walk.does('landing/bad4.json has the record {"id": -1}')
-    shown = walk.fails("headrace run", f"{VISITS}:")
+    shown = walk.fails("headrace run", line_of(folder, VISITS, "expect_or_drop"))
+    assert "bad4.json" in shown.text and '"id": -1' in shown.text, shown.text
     enough = re.search(r"max_rejected: \d+%", shown.remedies[-1])
     assert enough is not None, shown.text
     walk.edit({"headrace.yml": f"{{spec}}{enough[0]}\n"})
@@ -176,8 +194,7 @@ def a_snapshot_without_a_version(walk: Walk) -> None:
     folder = walk.folder
     assert isinstance(folder, SnapshotsFolder)
     walk.edit({"given/newest.json": '{"item": "pen", "price": 1}\n'})
-    walk.fails("headrace run", "transformations/prices.py:")
-    walk.removes(folder.root / "given" / "newest.json")
-    folder.give("3.json", {"pen": 1})
-    walk.does("the snapshot is called given/3.json")
+    shown = walk.fails("headrace run", "transformations/prices.py:")
+    walk.enters(shown, "mv ")
+    folder.prices = {"pen": 1}
     walk.is_healthy()

@@ -143,7 +143,15 @@ mistake(
     at=(PY, 'readStream.table("out")'),
     names="its flow `sends`",
 )
-mistake("QUERY_INVALID", "a query without a return", table("None"), table(VISITS), at=(PY, "return None"))
+mistake(
+    "QUERY_INVALID",
+    "a query without a return",
+    table("None"),
+    table(VISITS),
+    view('spark.read.table("visits")'),
+    at=(PY, "return None"),
+    names='return spark.readStream.table("NAME")',
+)
 mistake(
     "ARGUMENT_INVALID",
     "a query with parameters",

@@ -76,7 +76,7 @@ STOP = 'bad_records="stop"'
 
 @situation("RECORD_UNPARSEABLE", "topic")
 def a_record_that_is_not_json(walk: Walk) -> None:
-    stops(walk, "not json", STOP, QUARANTINE, QUARANTINE)
+    stops(walk, "not json", STOP, QUARANTINE, 'format="raw" and no schema')
 
 
 @situation("RECORD_NOT_UTF8", "topic")

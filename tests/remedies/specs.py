@@ -12,8 +12,8 @@ mistake(
 @situation("MULTIPLE_PIPELINE_SPEC_FILES_FOUND")
 def the_command_names_one_of_two_specs(walk: Walk) -> None:
     walk.edit({"headrace.yaml": "name: other\n"})
-    shown = walk.fails("headrace run")
-    walk.follows(shown, "headrace run --spec")
+    walk.follows(walk.fails("headrace plan visits"), "headrace plan visits --spec")
+    walk.follows(walk.fails("headrace run"), "headrace run --spec")
     walk.edit({"headrace.yaml": None})
     walk.is_healthy()
 
@@ -100,8 +100,8 @@ mistake(
     "a pattern that no file matches",
     {SPEC: "{spec}libraries:\n  - glob: {include: pipelines/**}\n"},
     {SPEC: "{spec}libraries:\n  - glob: {include: transformations/**}\n"},
-    at=(SPEC, "pipelines/**"),
-    names="pattern",
+    at=f"{SPEC}:4:21",
+    names="file into pipelines",
 )
 mistake(
     "OPTION_UNKNOWN",

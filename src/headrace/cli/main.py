@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import platform
+import shlex
 import signal
 import sys
 import threading
@@ -243,6 +244,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str], output: Output | None = None) -> int:
     output = output or build_output(arguments)
+    output.typed = shlex.join(["headrace", *arguments])
     if signal.getsignal(signal.SIGTERM) is not _end_process:
         signal.signal(signal.SIGTERM, _terminate)
     try:

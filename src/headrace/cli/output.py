@@ -177,6 +177,8 @@ class Output(ABC):
         self.debug = debug
         self.folders: list[Path] = []
         """The folder at which paths of error locations start: the pipeline's folder, if it is known."""
+        self.typed = "headrace run"
+        """The command as the user has typed it."""
         self.options = ""
         """The options of the command line that name the pipeline; remedies repeat them."""
 
@@ -267,10 +269,10 @@ class TextOutput(Output):
 
     def error(self, error: HeadraceError) -> None:
         width = shutil.get_terminal_size().columns if self.stderr.isatty() else None
-        error = locate_remedies(error, self.options)
         if self.debug:
-            # It is printed below.
+            # The trace is printed below.
             error = error.with_(remedies=[one for one in error.remedies if not one.endswith(" --debug")])
+        error = locate_remedies(error, self.options)
         for line in error_lines(error, self.folders, width):
             self.write(line, self.stderr)
         if self.debug:

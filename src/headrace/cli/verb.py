@@ -14,7 +14,7 @@ import click
 from headrace.cli.options import complete_profile, option
 from headrace.cli.output import Output, Result
 from headrace.cli.remedies import named_options
-from headrace.errors import SpecNotFoundError
+from headrace.errors import SpecAmbiguousError, SpecNotFoundError
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
 
@@ -50,15 +50,19 @@ class Invocation:
         pipeline's folder, the settings of the command line alone."""
         from headrace.declare.spec import find_spec, load_project
 
-        with suppress(SpecNotFoundError):
-            self.output.folders.insert(0, find_spec(self.project).parent)
-        return load_project(
-            self.project,
-            profile=self.profile,
-            overrides=self.overrides,
-            redactor=self.output.redactor,
-            anywhere=anywhere,
-        )
+        try:
+            with suppress(SpecNotFoundError):
+                self.output.folders.insert(0, find_spec(self.project).parent)
+            return load_project(
+                self.project,
+                profile=self.profile,
+                overrides=self.overrides,
+                redactor=self.output.redactor,
+                anywhere=anywhere,
+            )
+        except SpecAmbiguousError as error:
+            typed = [one.replace("headrace run", self.output.typed) for one in error.remedies]
+            raise error.with_(remedies=typed) from None
 
     @contextmanager
     def pipeline(self) -> Iterator[Pipeline]:

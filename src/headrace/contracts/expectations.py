@@ -266,6 +266,11 @@ class RowSplit:
         return self._failing("quarantine")
 
     @property
+    def dropped(self) -> DataFrame:
+        """The rows that are dropped, with the column ``reasons``."""
+        return self._failing("drop")
+
+    @property
     def stopping(self) -> DataFrame:
         """The rows that stop the flow, with the column ``reasons``."""
         return self._failing("fail")
@@ -344,7 +349,8 @@ class RowSplit:
         reasons: list[Any] = [
             F.when(~is_passed(n), F.lit(one.name)) for n, one in enumerate(self._expectations)
         ]
-        before = ("fail",) if action == "quarantine" else ()
+        first: tuple[Action, ...] = ("fail", "quarantine", "drop")
+        before = first[: first.index(action)]
         failing = self._rows.where(self._passes(*before) & ~self._passes(action))
         listed = F.filter(F.array(*reasons), lambda name: name.isNotNull()).cast("array<string>")
         return self._without_checks(failing.withColumn(REASONS, listed))

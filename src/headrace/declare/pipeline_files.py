@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
@@ -20,12 +21,20 @@ def find_files(settings: ProjectSettings) -> list[Path]:
     if not files:
         raise PipelineFilesMissingError(
             f"pipeline {settings.name} has no files: nothing matches {', '.join(settings.libraries)}",
-            location=settings.places.get("libraries"),
-            facts=[f"patterns start at {settings.root}"],
-            remedies=["correct the pattern, or put a .py or .sql file there"],
+            location=settings.places.get("libraries" if len(settings.libraries) > 1 else "libraries.0"),
+            facts=[f"a pattern is relative to the folder {settings.root}"],
+            remedies=[
+                f"correct the pattern, or put a .py or .sql file into {_folder(settings.libraries[0])}"
+            ],
             params={"libraries": list(settings.libraries), "path": str(settings.root)},
         )
     return files
+
+
+def _folder(pattern: str) -> str:
+    """The folder of a pattern, before its first wildcard."""
+    folder = re.split(r"[*?[]", pattern)[0].rpartition("/")[0]
+    return folder or "."
 
 
 def _matches(settings: ProjectSettings, pattern: str) -> Iterator[Path]:

@@ -11,7 +11,7 @@ from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, rec
 from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.maintenance import SAFE_RETENTION_S
-from headrace.model.texts import duration_text, files_text
+from headrace.model.texts import duration_text, files_text, typed_duration
 from headrace.storage.layout import Storage
 
 MIN_RETENTION_DURING_RUNS_S = 3600.0
@@ -24,8 +24,8 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
     policy, name = condition.policy, target.dataset
     if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
         raise RetentionTooShortError(
-            f"{target.title}: a retention of {duration_text(policy.retention_s)} is below "
-            f"{duration_text(SAFE_RETENTION_S)}",
+            f"{target.title}: a retention of {typed_duration(policy.retention_s)} is below "
+            f"{typed_duration(SAFE_RETENTION_S)}",
             facts=("a reader or writer that runs could still need the files; no file was deleted",),
             remedies=remedies
             or (

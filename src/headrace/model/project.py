@@ -25,6 +25,7 @@ from headrace.model.triggers import Trigger
 
 if TYPE_CHECKING:
     from headrace.storage.layout import Storage
+    from headrace.storage.location import Location
 
 
 def code_language(file: PurePath) -> Literal["python", "sql", "notebook"] | None:
@@ -99,6 +100,8 @@ class ProjectSettings:
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)  # the paths of other systems, with their locations here
     root_path: Path | None = None  # A further folder from which files import modules
+    # The folder in the storage that holds the pipeline's files, if `root` is a working copy of it.
+    kept_in: Location | None = None
     # The folder where relative paths of data start, if it is not that of the spec.
     started_in: Path | None = None
     ignored: tuple[str, ...] = ()  # the settings of an asset bundle that have no meaning here
@@ -110,6 +113,11 @@ class ProjectSettings:
     @property
     def root(self) -> Path:
         return self.file.parent
+
+    @property
+    def home(self) -> Location | Path:
+        """The folder that all runs of the pipeline have in common, also where `root` is a working copy."""
+        return self.kept_in or self.root
 
     @property
     def data_folder(self) -> Path:

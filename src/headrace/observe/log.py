@@ -63,7 +63,7 @@ class LogSettings:
 
 def log_folder(settings: ProjectSettings) -> Path:
     """The folder of a pipeline's logs; two pipelines of the same name have two folders."""
-    mark = hashlib.sha256(str(settings.root.resolve()).encode()).hexdigest()[:8]
+    mark = hashlib.sha256(str(settings.home.resolve()).encode()).hexdigest()[:8]
     return logs_folder() / f"{settings.name}-{mark}"
 
 

@@ -124,7 +124,7 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
 def load_declared(settings: ProjectSettings) -> Mapping[str, frozenset[str] | None] | None:
     """The flows of each dataset in the last run of the whole pipeline; ``None`` if they are not known."""
     try:
-        record = settings.storage.last_plan(settings.root).read_json()
+        record = settings.storage.last_plan(settings.home).read_json()
         if record["pipeline"] != settings.name:
             return None
         found: dict[str, set[str]] = {".".join(one["view"]): set() for one in record["views"]}

@@ -137,7 +137,10 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
         raise QueryInvalidError(
             f"the query of `{name}` returns {given}, not a DataFrame",
             location=return_location(location),
-            remedies=['return the rows as a DataFrame, such as:   return spark.read.table("NAME")'],
+            remedies=[
+                'return the rows as a DataFrame, such as:   return spark.readStream.table("NAME")',
+                'or, in a materialized view:   return spark.read.table("NAME")',
+            ],
             params={"name": name, "returned": type(frame).__name__},
         )
     return frame if interception.session is None else bound(frame, interception.session)

@@ -184,8 +184,8 @@ class SnapshotReader:
             return without_own_columns(rows)
 
     def _find_folder(self, folder: Location, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
-        entries = self._entries(folder)
         last = markers[-1].version if markers else None
+        entries = self._entries(folder, last)
         if last is not None and entries:
             self._check_type(next(iter(entries)), last)
         known = {marker.version for marker in markers}
@@ -199,13 +199,13 @@ class SnapshotReader:
         found = Snapshot(version=version, location={"path": str(path)}, rows=self._read_files(path))
         return FoundSnapshots(next=found, skipped=skipped)
 
-    def _entries(self, folder: Location) -> dict[Version, Location]:
+    def _entries(self, folder: Location, last: Version | None) -> dict[Version, Location]:
         found: dict[Version, Location] = {}
         for path, version in list_snapshots(folder):
             if version is None:
                 if not is_complete(path):
                     continue
-                raise self._invalid(f"the name of {path} is not a version", _NAMES)
+                raise self._invalid(f"the name of {path} is not a version", _renamed(path, folder, last))
             if version in found:
                 raise self._invalid(
                     f"{found[version]} and {path} have the same version", "remove one of the two"
@@ -299,6 +299,16 @@ def without_versions(name: str, *, is_view: bool) -> FeatureUnsupportedError:
 
 
 _NAMES = "name the snapshots by whole numbers, dates (2026-01-31) or timestamps (2026-01-31T08-30-00)"
+
+
+def _renamed(path: Location, folder: Location, last: Version | None) -> str:
+    """How to name a snapshot. `last`: the version that was applied last."""
+    versions = [last, *(version for _, version in list_snapshots(folder))]
+    numbers = [one for one in versions if isinstance(one, int)]
+    if not numbers:
+        return _NAMES if last is None else f"rename it to a version of the same type, above {last}"
+    new = folder / f"{max(numbers) + 1}{''.join(PurePosixPath(path.name).suffixes)}"
+    return f"rename it to the next version, above all that were applied:   {path.move_command(str(new))}"
 
 
 _FORMATS: Mapping[str, str] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from headrace.contracts.schema_types import columns_ddl
 from headrace.errors import (
     BatchQueryForStreamingTableError,
     ColumnInvalidError,
@@ -278,7 +279,8 @@ def check_declared(
         quoted, select = ("`", "SELECT {}") if _is_sql(location) else ('"', ".select({})")
         names = (f"{quoted}{field['name']}{quoted}" for field in columns.fields(declared))
         remedies.append(f"select only its columns in the query:   {select.format(', '.join(names))}")
-        remedies.append(f"or add to the schema: {', '.join(extra)}")
+        fields = [field for field in columns.fields(schema) if field["name"] in extra]
+        remedies.append(f"or add to the schema: {columns_ddl({'fields': fields})}")
     place = argument_location(dataset.location, "schema")
     if location != dataset.location:
         facts.append(f"the schema is declared at {place}")
@@ -407,7 +409,7 @@ def sink_read(
         f"a query reads `{table.name.short}`, which is a sink and stores no rows",
         location=location,
         facts=[f"the sink is declared at {table.location}"],
-        remedies=[f"read what its flow `{one.name}` reads ({one.location})" for one in flows],
+        remedies=[f"read the tables that its flow `{one.name}` reads: {one.location}" for one in flows],
         params={"sink": str(table.name), "column": None},
     )
 

@@ -90,7 +90,8 @@ class IngestFolder:
         self._settings = settings
         self.is_trial = trial
         root = settings.storage.root / NAME
-        self._copy = WorkingCopy(root / "trial" if trial else root)
+        self._home = root / "trial" if trial else root
+        self._copy = WorkingCopy(self._home)
         self.root: Path = self._copy.root
 
     def load(self, table: str) -> IngestedTopic | None:
@@ -133,6 +134,7 @@ class IngestFolder:
         return replace(
             self._settings,
             file=self.root / "headrace.yml",
+            kept_in=self._home,
             libraries=tuple(f"{_CODE}/{one.ingested.file}.py" for one in topics),
             consumer_groups=self._settings.consumer_groups and not self.is_trial,
         )

@@ -237,7 +237,7 @@ class TableMaintenance:
             try:
                 self._check_vacuum(result.target, condition)
             except HeadraceError as error:
-                return replace(result, warning=f"not vacuumed: {error.summary}", error=error)
+                return _not_vacuumed(result, error)
         return result
 
     def _work(self, result: MaintenanceResult, condition: TableCondition) -> MaintenanceResult:
@@ -330,7 +330,7 @@ class TableMaintenance:
             try:
                 self._check_vacuum(target, condition)
             except HeadraceError as error:
-                result = replace(result, warning=f"not vacuumed: {error.summary}", error=error)
+                result = _not_vacuumed(result, error)
             else:
                 if vacuum_table(storage, target, condition, lambda: self._examine(target)):
                     result = replace(result, steps=(*result.steps, "vacuum"))
@@ -411,3 +411,8 @@ def _change(before: TableCondition, after: TableCondition) -> str:
         ),
     ]
     return "".join(f"{where}{files_text(*one)} -> {files_text(*two)}" for where, one, two in pairs)
+
+
+def _not_vacuumed(result: MaintenanceResult, error: HeadraceError) -> MaintenanceResult:
+    why = error.summary.removeprefix(f"{result.target.title}: ")
+    return replace(result, warning=f"not vacuumed: {why}", error=error)

@@ -114,12 +114,12 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
             for one in stored
         },
     }
-    plan.project.storage.last_plan(plan.project.root).replace_json(record)
+    plan.project.storage.last_plan(plan.project.home).replace_json(record)
 
 
 def require_spark(settings: ProjectSettings) -> None:
     """Make the next run start Spark, and so write its end to the event log: the last one was stopped."""
-    file = settings.storage.last_plan(settings.root)
+    file = settings.storage.last_plan(settings.home)
     with suppress(OSError, ValueError):
         file.replace_json({**file.read_json(), "stopped": True})
 
@@ -128,7 +128,7 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
     """The flows and views of a pipeline whose run has nothing to do; ``None`` if Spark is needed to decide.
     `connect`: gives the connection to the broker; called only if a flow reads Kafka."""
     try:
-        record = settings.storage.last_plan(settings.root).read_json()
+        record = settings.storage.last_plan(settings.home).read_json()
         if record.get("stopped"):
             return None
         declared = _declared(settings)

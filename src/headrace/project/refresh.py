@@ -51,6 +51,7 @@ class UnrecoverableData:
     text: str  # what cannot be read again, as a sentence
     count: int | None  # the number of files, or the highest possible number of records; ``None`` if unknown
     flow: str | None = None  # the flow that is applied once, and whose source is gone
+    restore: str | None = None  # how a user can make it readable again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,8 @@ class RefreshPlan:
             read = ", ".join([*titles, *once])
             if (snapshots := snapshots_of(feeding[0].flow)) is not None:
                 read = snapshots.name
-            yield f"{name.short}  {self._removed(name)}, then {read} is read again from the beginning"
+            begins = f"{read} is read again from the beginning"
+            yield f"{name.short}  {self._removed(name)} {begins}"
             yield from (f"{name.short}  {one.text}" for one in self.gone if one.dataset == name)
         for view, changed in self.left_views.items():
             listed = ", ".join(table.short for table in changed)
@@ -111,26 +113,29 @@ class RefreshPlan:
         named = " ".join(name.short for name in self.names if name not in self.downstream)
         accepts = " ".join(f"--accept-loss {name}" for name in (*(one.short for one in accepted), *names))
         flow = next((one.flow for one in lost if one.flow is not None), None)
-        remedy = f"remove them all the same:   headrace full-refresh {named} {accepts}"
+        again = f"headrace full-refresh {named}"
+        remedies = [f"remove them all the same:   {again} {accepts}"]
         if flow is not None:
-            remedy = f"restore the source, or remove the declaration of {flow}"
+            remedies = [f"restore the source, or remove the declaration of {flow}"]
+        elif restores := [one.restore for one in lost if one.restore is not None]:
+            remedies = [f"{restores[0]}, then:   {again}", f"or {remedies[0]}"]
         raise RefreshLosesDataError(
             f"a full refresh of {', '.join(names)} would remove rows that cannot be read again",
             facts=(*(f"{one.dataset.short}: {one.text}" for one in lost), "nothing was changed"),
-            remedies=(remedy,),
+            remedies=remedies,
             params={"datasets": [str(one.dataset) for one in lost]},
         )
 
     def _removed(self, name: TableName) -> str:
         if name not in self.sizes:
             known = self.plan.project.storage.checkpoints(name).exists()
-            return "the table is missing" if known else "the table does not exist yet"
+            return "the table is missing, and" if known else "the table does not exist yet, and"
         rows, size = self.sizes[name]
         count = "all rows" if rows is None else "its 1 row" if rows == 1 else f"all {rows:,} rows"
         quarantine = (
             ", its quarantine is emptied" if is_table(self.plan.project.storage.quarantine(name)) else ""
         )
-        return f"one commit removes {count} ({size_text(size)}){quarantine}"
+        return f"one commit removes {count} ({size_text(size)}){quarantine}, then"
 
 
 def plan_refresh(
@@ -222,7 +227,7 @@ def _gone(dataset: TableName, survey: Survey, ledger: Location) -> Iterator[Unre
     for name in dict.fromkeys(names):
         sources = [facts for facts in survey.flow.sources if facts.source.kind == name]
         for one in kind_of(name).unrecoverable(history, sources, ledger):
-            yield UnrecoverableData(dataset=dataset, text=one.text, count=one.count)
+            yield UnrecoverableData(dataset=dataset, text=one.text, count=one.count, restore=one.restore)
 
 
 def _lost_snapshots(planned: PlannedFlow, storage: Storage) -> Iterator[UnrecoverableData]:

@@ -216,10 +216,10 @@ class StoredPipeline:
     def _redacted(self) -> Iterator[None]:
         try:
             yield
-        except StorageUnwritableError as error:
-            raise error.with_location(self.settings.places.get("storage")) from error.__cause__
         except HeadraceError as error:
-            raise self.settings.redactor.error(error) from error.__cause__
+            is_storage = isinstance(error, StorageUnwritableError)
+            located = error.with_location(self.settings.places.get("storage") if is_storage else None)
+            raise self.settings.redactor.error(located) from error.__cause__
 
 
 @dataclass(frozen=True)

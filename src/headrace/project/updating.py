@@ -165,7 +165,7 @@ class Updates:
                 result = execute(plan, context)
             if result.outcome == "failed":
                 # Even if the next run has nothing to do, it starts Spark, and the event log says so.
-                settings.storage.last_plan(settings.root).delete()
+                settings.storage.last_plan(settings.home).delete()
             elif result.outcome == "stopped":
                 require_spark(settings)
             return replace(result, log_file=update_log(settings, update))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import weakref
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
+from typing import IO
 
 from headrace.runtime.places import cache_folder
 from headrace.storage.location import Location
@@ -13,7 +17,8 @@ _FOLDER = "copies"
 
 
 class WorkingCopy:
-    """The folder itself on a local disk; a copy of it, for a folder in an object store.
+    """The folder itself on a local disk; for a folder in an object store, a copy of it, which no other
+    process uses while this object exists.
 
     Args:
         folder: A folder in a storage with few small files.
@@ -25,7 +30,9 @@ class WorkingCopy:
         if not self._is_copy:
             self.root: Path = folder.local_path
             return
-        self.root = cache_folder() / _FOLDER / hashlib.sha256(folder.path.encode()).hexdigest()[:20]
+        mark = hashlib.sha256(folder.path.encode()).hexdigest()[:20]
+        self.root, held = _take_free(cache_folder() / _FOLDER / mark)
+        weakref.finalize(self, held.close)
         self._fetch()
 
     def _fetch(self) -> None:
@@ -48,3 +55,18 @@ class WorkingCopy:
 
     def _name(self, file: Path) -> str:
         return file.relative_to(self.root).as_posix()
+
+
+def _take_free(folder: Path) -> tuple[Path, IO[str]]:
+    """Return the first subfolder that no process uses, and its lock: one command after another has the same
+    one, so places in its files mean something after its end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        held = (folder / f"{number}.lock").open("w")
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held.close()
+            continue
+        return folder / str(number), held
+    raise AssertionError("numbers do not end")

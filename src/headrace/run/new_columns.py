@@ -71,6 +71,8 @@ class ColumnTrial:
             with tried(source, version):
                 built = self.build_ranges(session, self.planned, stamp.ranges, self.checkpoint)
         except QueryFailedError as error:
+            # A function that fails for another reason, such as a file that is away, fails without them, too.
+            self.build_ranges(session, self.planned, stamp.ranges, self.checkpoint)
             facts = ("Spark cannot resolve the query with the new column", error.summary, *error.facts)
             raise self._error(new, version, facts) from error
         except HeadraceError:

@@ -19,7 +19,7 @@ from headrace.errors import (
     SourceLocation,
 )
 from headrace.model.counts import BadRecordCount, BatchCounts
-from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit
+from headrace.model.declarations import Expectation, ExpectationCount, Flow, RefreshFlow, RejectionLimit
 from headrace.model.texts import counted
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch
@@ -39,13 +39,14 @@ def check_rejected(
     flow: Flow,
     limit: RejectionLimit,
     counts: BatchCounts,
-    rejected: DataFrame | None,
+    expectations: Sequence[Expectation],
+    examples: Callable[[], Iterable[str]],
     outcome: str,
     past: Iterable[Mapping[str, Any]] = (),
     place: SourceLocation | None = None,
 ) -> None:
-    """Check that no more records are rejected than a dataset allows. Nothing is committed yet. `rejected`:
-    the rows for the quarantine table, if there are any. `place`: where the spec sets the limit."""
+    """Check that no more records are rejected than a dataset allows. Nothing is committed yet. `examples`:
+    a line for each of the first rejected records. `place`: where the spec sets the limit."""
     if not _rejected(own := counts.to_json()):
         return
     judged = [own, *past]
@@ -55,14 +56,14 @@ def check_rejected(
     name, what = f"flow {flow.name}", f"the last {len(judged)} batches" if len(judged) > 1 else "a batch"
     if isinstance(flow, RefreshFlow):
         name, what = flow.target.short, "a refresh"
-    shown = [] if rejected is None else rejected.select("source", "reasons").limit(_SHOWN).collect()
     enough = f"{math.ceil(100 * count / records)}%" if str(limit).endswith("%") else str(count)
     where = f"at {place}" if place else "in headrace.yml or the declaration"
     failed = [one for one in counts.expectations if one.failed and one.action in ("quarantine", "drop")]
+    declared = (one for one in expectations if any(one.name == other.name for other in failed))
     raise MaxRejectedExceededError(
         f"{name}: {count:,} of {counted(records, 'record')} of {what} "
         f"{'is' if count == 1 else 'are'} rejected ({count / records:.1%}), and max_rejected is {limit}",
-        location=flow.location,
+        location=next((one.location for one in declared), flow.location),
         facts=(
             *(f"`{one.name}`: {counted(one.failed, 'row')}" for one in failed),
             *(
@@ -70,12 +71,15 @@ def check_rejected(
                 for one in counts.bad_records
                 if one.action == "quarantine"
             ),
-            *map(_line, shown),
+            *islice(examples(), _SHOWN),
             outcome,
         ),
         remedies=(
             "correct the source, the schema or the expectations, and run again:   headrace run",
-            f"or allow more rejected records, {where}: max_rejected: {enough}",
+            f"or allow more rejected records, {where}: max_rejected: {enough}"
+            + (
+                "; the rows that fail are then dropped" if any(one.action == "drop" for one in failed) else ""
+            ),
         ),
         params={"flow": flow.name, "rejected": count, "records": records, "max_rejected": str(limit)},
     )
@@ -182,7 +186,16 @@ class BatchSplit:
                 limit = planned.max_rejected
                 batch = f"batch {stamp.batch} was not written"
                 past = self._past(limit.batches - 1)
-                check_rejected(planned.flow, limit, counts, rows, batch, past, planned.limit_place)
+                check_rejected(
+                    planned.flow,
+                    limit,
+                    counts,
+                    planned.expectations,
+                    lambda: self._examples(split, rows),
+                    batch,
+                    past,
+                    planned.limit_place,
+                )
             if counted or found.quarantined or (is_first and self.quarantine.holds(split.session, stamp)):
                 written = self.quarantine.write(
                     split.session, rows, stamp, partial(check_not_replaced, self.target, stamp)
@@ -190,6 +203,14 @@ class BatchSplit:
                 if written != counted + found.quarantined:
                     raise self._not_repeatable(stamp, counted, written - found.quarantined)
             return found.counts
+
+    def _examples(self, split: RowSplit, quarantined: DataFrame) -> Iterator[str]:
+        """A line for each of the first rejected records."""
+        yield from map(_line, quarantined.select("source", "reasons").limit(_SHOWN).collect())
+        if self.planned.repeatable:
+            yield from (
+                _shown(row, self.planned.coordinates) for row in split.dropped.limit(_SHOWN).collect()
+            )
 
     def _past(self, batches: int) -> Iterator[Mapping[str, Any]]:
         """The metadata of the flow's last batches in the target; reads nothing before the first is taken."""
@@ -265,7 +286,10 @@ class RefreshSplit:
         if self.max_rejected is not None:
             rejected, rows = split.rejected_rows
             counts = split.counts(rows - rejected)
-            check_rejected(stage.planned.flow, self.max_rejected, counts, None, _KEPT)
+            rejecting = self.stage.view.expectations
+            check_rejected(
+                stage.planned.flow, self.max_rejected, counts, rejecting, lambda: _examples(split), _KEPT
+            )
         self.quarantine.forget_missing(split.session)
         if split.quarantined_rows or self.quarantine.exists(split.session):
             rejection = Rejection(
@@ -276,6 +300,12 @@ class RefreshSplit:
                 ranges={name: dict(version) for name, version in stamp.inputs.items()},
             )
             self.quarantine.replace(split.session, as_rejected(split.quarantined, rejection), stamp)
+
+
+def _examples(split: RowSplit) -> Iterator[str]:
+    """The first rejected rows of a refresh, each as a line."""
+    for rows in (split.quarantined, split.dropped):
+        yield from (_shown(row, None) for row in rows.limit(_SHOWN).collect())
 
 
 def _failed(

@@ -214,8 +214,9 @@ def _forbidden(connection: KafkaConnection, text: str, found: re.Match[str]) -> 
         location=connection.place("sasl.username", "sasl.jaas.config", "ssl.certificate.location"),
         facts=[f"Kafka's client reports: {_last(text)}"],
         remedies=[
-            "ask the cluster's administrator for the ACLs: DESCRIBE and READ on topics, READ on the groups "
-            "headrace-*"
+            f"ask the cluster's administrator for these ACLs for {who}: DESCRIBE and READ on "
+            f"{what if named and kind == 'topic' else 'its topics'}, "
+            "READ on the groups with the prefix headrace-"
         ],
         params={
             "bootstrap_servers": connection.bootstrap_servers,

@@ -110,7 +110,8 @@ class Definitions:
         known = self.names(kind)
         otherwise = f"CREATE {kind.upper()} {name} .."
         if kind == "stream":
-            otherwise = "name one of them, or the storage of the stream:   headrace sql --storage PATH"
+            begins = "name one of them, or" if known else "nothing is left to drop; or name"
+            otherwise = f"{begins} the storage of the stream:   headrace sql --storage PATH"
         return SqlNameUnknownError(
             f"there is no {kind} `{name}` in {self.settings.storage.root}",
             location=location,

@@ -59,6 +59,7 @@ class Unrecoverable:
 
     text: str  # what it is, as the rest of a sentence about a table
     count: int | None = None  # records at most, or files; ``None`` where they are not counted
+    restore: str | None = None  # how a user can make it readable again
 
 
 @dataclass(frozen=True)

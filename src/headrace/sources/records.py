@@ -339,6 +339,10 @@ class BadRecord:
             yield 'or choose "rescue" or "quarantine" in place of "evolve"'
         elif "path" not in self.at:
             correct = "" if self.describe().startswith("not valid JSON") else "correct the schema, or "
+            if self.at:
+                yield 'let the reader put such records aside, bad_records="quarantine", then:   headrace run'
+                yield f'or {correct}read them with format="raw" and no schema, and parse `value` in the query'
+                return
             yield f'{correct}read the records with format="raw"'
         if self.at and self.value is not None and self.code != DRIFTED:
             yield 'or let the reader put such records aside: bad_records="quarantine"'

@@ -427,10 +427,14 @@ def _second(location: Location, flow: str, record: _Record | None) -> SecondDriv
 
 def _unreadable(location: Location, flow: str, problem: str) -> LeaseUnreadableError:
     return LeaseUnreadableError(
-        f"it is not known whether another process runs flow {flow}: its lease cannot be used",
-        facts=(f"{location}: {problem}", "nothing was read or written"),
+        f"the lease of flow {flow} cannot be used",
+        facts=(
+            f"{location}: {problem}",
+            "so it is not known whether another process runs the flow; nothing was read or written",
+        ),
         remedies=(
-            f"if no process runs the flow, remove the lease:   {location.remove_command}",
+            "look for a run of this pipeline, on each machine that uses the storage:   pgrep -af headrace",
+            f"if there is none, remove the lease:   {location.remove_command}",
             "then run again:   headrace run",
         ),
         params={"flow": flow, "lease": str(location)},

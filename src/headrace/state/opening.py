@@ -289,20 +289,31 @@ def resume_command(flow: str) -> str:
 
 
 def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> HeadraceError:
-    def listed(sources: Iterable[SourceIdentity]) -> str:
-        return ", ".join(map(flow.describe, sources))
+    def listed(sources: Iterable[SourceIdentity]) -> tuple[str, ...]:
+        return tuple(map(flow.describe, sources))
 
+    before, now = listed(one.source for one in known), listed(facts.source for facts in flow.sources)
+    gone = ", ".join(one for one in before if one not in now)
+    added = ", ".join(one for one in now if one not in before) or "these sources"
+    remedies = [
+        f"keep the rows and continue with these sources:   headrace reset {flow.flow}",
+        f"or read everything again:   headrace full-refresh {flow.short_dataset}",
+    ]
+    if gone:
+        refresh = f"headrace full-refresh {flow.short_dataset} --accept-loss {flow.short_dataset}"
+        remedies = [
+            f"keep the rows of {gone}, and continue with {added}:   headrace reset {flow.flow}",
+            f"or remove the rows of {gone}, and read {', '.join(now)} from the beginning:   {refresh}",
+            f"or read {gone} in the query again, then:   headrace run",
+        ]
     return SourcesChangedError(
         f"flow {flow.flow}: its query reads other sources than its checkpoint",
         location=flow.location,
         facts=(
-            f"the checkpoint read {listed(one.source for one in known)}",
-            f"the query reads {listed(facts.source for facts in flow.sources)}",
+            f"the checkpoint read {', '.join(before)}",
+            f"the query reads {', '.join(now)}",
             "nothing was read or written",
         ),
-        remedies=(
-            f"keep the rows and continue with these sources:   headrace reset {flow.flow}",
-            f"or read everything again:   headrace full-refresh {flow.short_dataset}",
-        ),
+        remedies=remedies,
         params={"flow": flow.flow},
     )

@@ -45,11 +45,11 @@ class Storage:
     def plans(self) -> Location:
         return self.root / "plans"
 
-    def last_plan(self, folder: Path) -> Location:
+    def last_plan(self, home: Location | Path) -> Location:
         """The record of the last plan of a pipeline, by its folder. A pipeline in the storage, as of
         `headrace ingest`, has a record of its own: it shares the storage with another one."""
-        inside = locate(str(folder)).resolve().below(self.root)
-        return self.plans / "-".join((*inside, "last.json"))
+        folder = (home if isinstance(home, Location) else locate(str(home))).resolve()
+        return self.plans / "-".join((*folder.below(self.root), "last.json"))
 
     @property
     def schemas(self) -> Location:

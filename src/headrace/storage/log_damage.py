@@ -86,7 +86,7 @@ def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
     is_ours = table.parent.parent.name == "tables"
     away = table.move_command(f"{table.name}-damaged")
     again = (
-        f"or move the folder of the table out of the storage:   {away}",
+        f"or, if its sources still have all records, move the table out of the storage:   {away}",
         f"then compute it again:   headrace full-refresh {name}",
     )
     return LogUnreadableError(

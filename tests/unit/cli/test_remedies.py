@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
+from headrace.cli.output import TextOutput
 from headrace.cli.remedies import locate_remedies, named_options
-from headrace.errors import PlanFailedError, TopicNotFoundError
+from headrace.errors import FlowFailedError, PlanFailedError, TopicNotFoundError
 from unit.cli.conftest import Call
 
 
@@ -58,3 +60,13 @@ def test_a_reset_that_needs_a_start_names_the_flows_that_were_typed(headrace: Ca
     assert "headrace reset orders big --from earliest --allow-duplicates" in found[1]
     found = headrace("reset", "orders", "--from", "7", "--json").data["error"]["remedies"]
     assert found[0].endswith(":   headrace checkpoint show orders")
+
+
+def test_a_trace_that_is_printed_is_not_advised() -> None:
+    error = FlowFailedError("x", remedies=["correct it", "print the stack trace:   headrace run --debug"])
+    screens = []
+    for debug in (False, True):
+        screen = io.StringIO()
+        TextOutput(stdout=screen, stderr=screen, debug=debug).error(error)
+        screens.append(screen.getvalue())
+    assert "--debug" in screens[0] and "--debug" not in screens[1] and "correct it" in screens[1]

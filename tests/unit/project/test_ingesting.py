@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stores import memory_location
 
 from headrace.declare.spec_values import build_values
 from headrace.errors import CommandLineError
 from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.project import ProjectSettings
+from headrace.observe.log import log_folder
 from headrace.project.ingest_code import IngestedTopic, Mode, build_code, build_spec
-from headrace.project.ingesting import IngestRequest, check_tables, table_name, typed_options
+from headrace.project.ingesting import (
+    IngestFolder,
+    IngestRequest,
+    PreparedTopic,
+    check_tables,
+    table_name,
+    typed_options,
+)
+from headrace.runtime.places import CACHE_VARIABLE
+from headrace.storage.layout import Storage
 
 
 @pytest.mark.parametrize(
@@ -60,3 +74,30 @@ def test_the_command_for_another_table_keeps_the_options_that_were_typed() -> No
     request = IngestRequest(given=given, schema=Path("orders.json"))
     typed = " --mode append --cluster-by 'id,a b' --keep-raw --schema orders.json"
     assert typed_options(request) == typed
+
+
+def test_ingested_topics_do_not_replace_the_plan_record_of_the_pipeline_in_a_bucket(
+    make_project: Callable[[], ProjectSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    storage = Storage(memory_location())
+    shop = replace(make_project(), storage=storage)
+    folders = [IngestFolder(shop, trial=trial) for trial in (False, False, True)]
+    names = ("customers", "orders", "orders_trial")
+    ingests = [
+        folder.open(
+            [
+                PreparedTopic(
+                    ingested=IngestedTopic(topic=name, table=name),
+                    columns={"id": "BIGINT"},
+                    schema=("{}\n", ".json"),
+                )
+            ]
+        )
+        for folder, name in zip(folders, names, strict=True)
+    ]
+    records = [storage.last_plan(one.home).name for one in (shop, *ingests)]
+    assert records == ["last.json", "ingest-last.json", "ingest-last.json", "ingest-trial-last.json"]
+    # Two at once have a folder each on this machine, and one folder of logs.
+    assert ingests[0].root != ingests[1].root
+    assert log_folder(ingests[0]) == log_folder(ingests[1]) != log_folder(shop)

@@ -70,9 +70,9 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     # A run of this table alone has not recorded what the files declare since; another pipeline has no say.
     before = {**record, "at": (now - timedelta(hours=1)).isoformat()}
     for other in ({**record, "pipeline": "another"}, before):
-        storage.last_plan(settings.root).replace_json(other)
+        storage.last_plan(settings.home).replace_json(other)
         assert find_orphaned(settings) == ()
-    storage.last_plan(settings.root).replace_json(record)
+    storage.last_plan(settings.home).replace_json(record)
     assert find_orphaned(settings) == (OLD,)
     with pytest.raises(TableInUseError) as caught:
         remove_orphaned(settings, ORDERS, pytest.fail)
@@ -105,7 +105,7 @@ def test_an_interrupted_removal_is_repeated(
 ) -> None:
     storage = settings.storage
     record = {"pipeline": "shop", "at": datetime.now(UTC).isoformat(), "tables": [["default", "orders"]]}
-    storage.last_plan(settings.root).replace_json(record)
+    storage.last_plan(settings.home).replace_json(record)
     (storage.table(OLD) / "_change_data").make_folder()
     calls = 0
     delete, delete_folder = Location.delete, Location.delete_folder

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from stores import memory_location
 
 from headrace.errors import QueryFailedError, RecordDriftedError, SourceUnsupportedError
 from headrace.model.queries import PythonQuery
@@ -32,13 +33,11 @@ def types_after(planned: Any, build: Any, **new: Any) -> dict[str, Any]:
     query, as pairs, from the types of the source's columns."""
 
     def build_ranges(session: Any, planned: Any, ranges: Any, checkpoint: Any) -> Any:
-        newest = SchemaVersions(NOTHING, "f topic t").newest()
-        assert newest is not None
-        found: Sequence[tuple[str, Any]] = build(
-            {one["name"]: one["type"] for one in newest.schema["fields"]}
-        )
-        fields = [field for name, kind in found for field in schema(**{name: kind})["fields"]]
-        json = SimpleNamespace(jsonValue=lambda: {"type": "struct", "fields": fields})
+        newest = SchemaVersions(memory_location(), "f topic t").newest()
+        fields = (newest.schema if newest else schema(id="long"))["fields"]
+        found: Sequence[tuple[str, Any]] = build({one["name"]: one["type"] for one in fields})
+        built = [field for name, kind in found for field in schema(**{name: kind})["fields"]]
+        json = SimpleNamespace(jsonValue=lambda: {"type": "struct", "fields": built})
         return SimpleNamespace(columns=[name for name, _ in found], schema=json)
 
     version = SchemaVersion(
@@ -100,11 +99,21 @@ def test_a_column_whose_type_the_query_cannot_have_is_refused() -> None:
 
 def test_a_query_that_cannot_be_resolved_with_the_column_is_refused() -> None:
     def fails(types: Any) -> Any:
-        raise QueryFailedError("the query of `f` failed: Reference `size` is ambiguous")
+        if "size" in types:
+            raise QueryFailedError("the query of `f` failed: Reference `size` is ambiguous")
+        return types.items()
 
     with pytest.raises(RecordDriftedError) as caught:
         types_after(flow_with(id="long"), fails, size="long")
     assert "ambiguous" in str(caught.value)
+
+
+def test_a_query_that_fails_without_the_column_too_is_not_blamed_on_it() -> None:
+    def fails(types: Any) -> Any:
+        raise QueryFailedError("the query of `f` failed: rates.json is away")
+
+    with pytest.raises(QueryFailedError, match="away"):
+        types_after(flow_with(id="long"), fails, size="long")
 
 
 def test_a_query_whose_sources_cannot_be_read_again_is_left_to_its_next_plan() -> None:

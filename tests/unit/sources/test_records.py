@@ -43,7 +43,8 @@ def test_the_error_names_the_field_the_coordinates_and_the_command_that_prints_t
     assert 'field `id`: expected LONG, got "x1"' in error.summary
     assert 'the record begins: {"id": "x1"}' in error.facts
     assert error.remedies[0].endswith("headrace consume orders --partition 2 --from 1841 --limit 1")
-    assert error.remedies[-1].endswith('bad_records="quarantine"')
+    assert 'bad_records="quarantine", then:   headrace run' in error.remedies[1]
+    assert 'format="raw" and no schema' in error.remedies[2]
 
 
 def test_a_field_that_a_schema_lacks_can_be_let_into_the_table() -> None:

@@ -254,7 +254,7 @@ def test_an_unreadable_lease_is_not_free(path: Location, heart: Heart, content: 
     path.replace(content)
     with pytest.raises(LeaseUnreadableError) as caught:
         heart.acquire(path, "sales", SourceLocation("sales.py", 3))
-    assert path.remove_command in caught.value.remedies[0]
+    assert path.remove_command in caught.value.remedies[1]
     assert str(caught.value.location) == "sales.py:3"
     found = find_driver(path)
     assert found is not None and (found.pid, found.is_certain) == (None, False)

@@ -79,7 +79,7 @@ def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data:
     assert "\\x00" not in error.summary
     assert error.params["path"] == str(file(table, name))
     assert error.remedies[1:] == (
-        "or move the folder of the table out of the storage:   "
+        "or, if its sources still have all records, move the table out of the storage:   "
         f"{shlex.join(['mv', table.path, 'orders-damaged'])}",
         "then compute it again:   headrace full-refresh orders",
     )

@@ -122,7 +122,12 @@ def _summary(found: tuple[MaintenanceResult, ...], *, dry_run: bool) -> str:
     if not found:
         return "The storage has no tables yet."
     done = sum(bool(one.steps) for one in found)
-    what = "would be maintained; nothing was changed" if dry_run else "needed maintenance"
+    refused = sum(one.warning is not None for one in found)
+    what = "needed maintenance"
+    if dry_run:
+        what = "would be maintained; nothing was changed"
+    elif refused:
+        what = f"maintained, {refused:,} with a refusal or failure"
     return f"{done:,} of {counted(len(found), 'table')} {what}."
 
 

@@ -272,8 +272,9 @@ class KeyedWriter(BatchWriter):
     def held_twice(self, effects: DataFrame, count: int) -> KeyTwiceError:
         """The error for rows of the table that have the same key, where `HELD_ROWS` is more than 1."""
         keys = list(self.table.keys)
-        first = effects.where(f"{HELD_ROWS} > 1").select(*map(quoted_column, keys)).first()
+        first = effects.where(f"{HELD_ROWS} > 1").select(*map(quoted_column, [*keys, HELD_ROWS])).first()
         shown = "" if first is None else ", ".join(f"{key} = {first[key]}" for key in keys)
+        held = "" if first is None else f"{shown} has {first[HELD_ROWS]} rows"
         stamp, table = self.stamp, self.table.location
         name = table_name(self.table.path)
         return KeyTwiceError(
@@ -282,13 +283,14 @@ class KeyedWriter(BatchWriter):
             if keys
             else f"flow {stamp.flow}: the table has several rows; the query returns one",
             facts=(
-                *([f"such as {shown}"] if keys else []),
+                *([held if count == 1 else f"such as {held}"] if keys else []),
                 f"another writer has added rows to {table}",
                 "the batch was not written",
             ),
             remedies=(
-                "delete all rows but one of each such key, then run again:   headrace run",
-                f"or read everything again:   headrace full-refresh {name.short}",
+                f"read everything again:   headrace full-refresh {name.short}",
+                "or remove the extra rows with that writer (a DELETE by key removes all rows of the key), "
+                "then run again:   headrace run",
             ),
             params={"flow": stamp.flow, "batch": stamp.batch, "keys": count},
         )

@@ -124,7 +124,8 @@ def _print_remedy(path: str, line: int | None) -> Iterator[str]:
 
 _REMEDIES = (
     "correct the file, and start again:   headrace run",
-    'or correct the schema, or read the files with format="text" and handle such records in the query',
+    'or correct the schema, or read the files with format="text" and no schema, and parse `value` in the '
+    "query",
 )
 _REPAIR_REMEDIES = (
     "repair the file, or replace it by a good copy of the same name, then run again:   headrace run",

@@ -6,11 +6,14 @@ import bz2
 import gzip
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, BinaryIO, Final, Self, TextIO
+from uuid import UUID
 
 from headrace.model.declarations import Drift, DriftAction
 from headrace.model.texts import find_option
@@ -22,6 +25,8 @@ HEADERS_OPTION: Final = "headrace.files.headers"
 _LONGEST = 1 << 24
 """The characters of a header that are read: a file without a line end has no header that can be known."""
 _CHUNK = 1 << 16
+_UNNAMED = re.compile(r"_c\d+")
+"""A column without a name."""
 _BLANKS = "".join(map(chr, range(33)))
 """What Java's ``trim`` removes."""
 
@@ -66,19 +71,22 @@ class HeaderRules:
 
     def loses_all(self, layout: Layout) -> bool:
         """Whether the rows of files would have no value: they have no column of the schema, and their own
-        columns are not taken up. A number is no name, but a value of a file without a header."""
+        columns are not taken up, or the first row of a file without a header stands in their place."""
         if not layout.is_foreign:
             return False
         kept = all(self.action(name) in ("evolve", "rescue") for name in layout.names)
-        return not kept or any(map(_is_number, layout.names))
+        return not kept or any(map(_is_value, layout.names))
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _is_value(text: str) -> bool:
+    """Whether a text is no name, but a value: nothing, a number, a date, a time, a UUID or a boolean."""
+    if text.strip().lower() in ("", "true", "false") or _UNNAMED.fullmatch(text):
+        return True
+    for parse in (float, datetime.fromisoformat, UUID):
+        with suppress(ValueError):
+            parse(text.strip())
+            return True
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)

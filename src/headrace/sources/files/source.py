@@ -246,8 +246,8 @@ class FilesKind(SourceKind):
         if gone:
             more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
             count = counted(len(gone), "file")
-            text = f"the rows of {count} cannot be read again, the files no longer exist{more}"
-            yield Unrecoverable(text, len(gone))
+            text = f"{count} that it has read no longer {'exists' if len(gone) == 1 else 'exist'}{more}"
+            yield Unrecoverable(text, len(gone), f"put the {'file' if len(gone) == 1 else 'files'} back")
 
     def parts(
         self, one: SourceRange, source: Source, session: SparkSession, checkpoint: Location

@@ -80,7 +80,9 @@ class SchemaRegistry:
             raise SchemaSubjectInvalidError(
                 f"the subject `{subject}` of the schema registry {problem}",
                 facts=(f"version {found.get('version')}, id {found.get('id')}",),
-                remedies=('read the topic with format="raw", and decode it in the query',),
+                remedies=(
+                    'read the topic with format="raw" and without subject=, and decode `value` in the query',
+                ),
                 params={"subject": subject, "schema_version": found.get("version"), "type": kind},
             )
         return RegisteredSchema(int(found["id"]), str(found["schema"]))

@@ -104,6 +104,11 @@ def test_files_without_a_column_of_the_schema_are_read_if_their_columns_are_take
     # A file without a header.
     assert loses("7,ada", "evolve")
     assert loses("ada,-1.5e3", "rescue")
+    assert loses("ada,2026-11-26", "evolve")
+    assert loses("ada,2026-11-26 21:06:07", "evolve")
+    assert loses("ada,TRUE", "evolve")
+    assert loses("ada,", "evolve")
+    assert loses("123e4567-e89b-12d3-a456-426614174000,ada", "evolve")
 
 
 def test_a_column_without_a_name_has_its_number_as_name() -> None:
