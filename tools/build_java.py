@@ -18,9 +18,9 @@ from pathlib import Path
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import spark_jars_folder
 
-FOLDER = Path(__file__).parents[1] / "src/headrace/storage/s3"
-SOURCES = FOLDER / "java"
-JAR = FOLDER / "headrace-s3.jar"
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "java"
+JAR = ROOT / "src/headrace/storage/s3/headrace-s3.jar"
 MANIFEST = "META-INF/MANIFEST.MF"
 JAVA = "17"  # the oldest Java that runs Spark 4.2
 _TIME = (1980, 1, 1, 0, 0, 0)

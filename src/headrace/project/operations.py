@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.table_events import Operation, OperationProgressed
+from headrace.storage.guarantee import check_guarantee
 
 if TYPE_CHECKING:
     from headrace.plan.stages import PlannedFlow
@@ -58,6 +59,7 @@ def logged_operation(
 def held_flows(flows: Iterable[PlannedFlow], context: UpdateContext) -> Iterator[dict[str, Lease]]:
     """The leases of flows, by name."""
     storage = context.settings.storage
+    check_guarantee(storage.root)
     with ExitStack() as held:
         leases = {}
         for flow in (one.flow for one in flows):

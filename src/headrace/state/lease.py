@@ -30,6 +30,7 @@ from headrace.errors import (
 from headrace.model.names import TableName
 from headrace.runtime.engine.record import find_guard, is_held
 from headrace.runtime.processes import find_boot, find_pid_namespace, find_start, has_ended
+from headrace.storage.guarantee import check_guarantee
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
@@ -396,7 +397,12 @@ def has_driver(storage: Storage, name: TableName, observer: Observer) -> bool:
 
 @contextlib.contextmanager
 def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
-    """Hold the leases of all flows of tables, and of views, for the block."""
+    """Hold the leases of all flows of tables, and of views, for the block.
+
+    Raises:
+        StorageUnsafeError: The storage does not keep two writers apart.
+    """
+    check_guarantee(storage.root)
     with Heart() as heart:
         for name in names:
             # A view has no checkpoint.

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from headrace.errors import StorageUnsafeError
 from headrace.storage.location import Location
 
 RECORD = "guarantee.json"
-"""The file in a storage that says when its store was tried."""
+"""The file in a storage that says when its store was tried, and which store that was."""
 
 
 def check_guarantee(root: Location) -> None:
-    """Raise an error if a storage that no run has used yet is unsafe for two writers.
+    """Raise an error if a storage whose store was not tried yet is unsafe for two writers. The record names
+    the store: a copy of the data in another store is tried again.
 
     Raises:
         StorageUnsafeError: The store breaks a promise.
     """
-    if root.files.scheme == "file" or (root / RECORD).exists():
+    if root.files.scheme == "file":
+        return
+    place = {"storage": root.path, "endpoint": root.files.table_options.get("aws_endpoint")}
+    if place.items() <= _read(root / RECORD).items():
         return
     if (broken := root.files.find_unsafe(root.path)) is not None:
         raise unsafe(root, broken)
-    (root / RECORD).create_json({"tried_at": datetime.now(UTC).isoformat(), "safe": True})
+    (root / RECORD).replace_json({"tried_at": datetime.now(UTC).isoformat(), "safe": True, **place})
+
+
+def _read(record: Location) -> dict[str, Any]:
+    try:
+        found = record.read_json()
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def unsafe(root: Location, broken: str) -> StorageUnsafeError:

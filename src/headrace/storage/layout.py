@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import SourceLocation
+from headrace.errors import SourceLocation, StorageUnsupportedError
 from headrace.model.names import TableName
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
+
+_UNSAFE = re.compile("[%#?]")
 
 
 def table_name(folder: Location) -> TableName:
@@ -26,8 +29,22 @@ class Storage:
     def at(
         cls, text: str | Path, folder: Path | None = None, source: SourceLocation | None = None
     ) -> Storage:
-        """The storage at a path or a URI, see `locate`; its folder need not exist yet."""
-        return cls(locate(text, folder, source).resolve())
+        """The storage at a path or a URI, see `locate`; its folder need not exist yet.
+
+        Raises:
+            StorageUnsupportedError: There is no such kind of storage, or clients of object stores would not
+                agree on the place: some take these characters for the ends of a URI's path, or decode them.
+        """
+        root = locate(text, folder, source).resolve()
+        if root.files.scheme != "file" and (found := _UNSAFE.search(root.path)) is not None:
+            raise StorageUnsupportedError(
+                f"the location `{text}` is not supported: it has the character `{found[0]}`",
+                location=source,
+                facts=("nothing was read or written",),
+                remedies=("choose a prefix without `%`, `#` and `?`",),
+                params={"storage": str(text), "scheme": root.files.scheme},
+            )
+        return cls(root)
 
     @property
     def tables(self) -> Location:

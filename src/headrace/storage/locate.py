@@ -121,3 +121,11 @@ def locate_supported(text: str, folder: Path | None = None) -> Location | None:
 def is_uri(text: str) -> bool:
     """Return whether a text is a URI, of any scheme, and not a path."""
     return bool(urlsplit(text).scheme)
+
+
+def shown_path(path: str, folder: Path) -> str:
+    """A path or URI for users: relative if it is in a folder."""
+    if is_uri(path):
+        return path
+    found = Path(path)
+    return f"./{found.relative_to(folder)}" if found.is_relative_to(folder) else str(found)

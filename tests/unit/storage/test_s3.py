@@ -22,10 +22,13 @@ from headrace.errors import (
     StorageAccessError,
     StorageUnsafeError,
 )
+from headrace.model.names import TableName
 from headrace.model.object_storage import S3Settings
 from headrace.model.secrets import Redactor
 from headrace.observe.event_table import EventTable
+from headrace.state.lease import held_leases
 from headrace.storage.guarantee import check_guarantee
+from headrace.storage.layout import Storage
 from headrace.storage.locate import locate, reach_s3
 from headrace.storage.location import Location, open_delta
 from headrace.storage.objects import ObjectFiles
@@ -180,11 +183,23 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch)
 # Two writers.
 
 
-def test_a_safe_store_is_tried_once(lake: Location) -> None:
+def test_a_safe_store_is_tried_once(lake: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lake.files.find_unsafe(lake.path) is None
     assert lake.entries() == []
     check_guarantee(lake)
     assert lake.list_files() == ["guarantee.json"]
+    monkeypatch.setattr(type(lake.files), "find_unsafe", lambda *_: "it was tried again")
+    check_guarantee(lake)
+    # A copy of the data in another store, or another store at the same address.
+    (lake / "guarantee.json").copy(lake.parent / "copy" / "guarantee.json")
+    record = (lake / "guarantee.json").read_json()
+    (lake / "guarantee.json").replace_json({**record, "endpoint": "https://elsewhere"})
+    orders = TableName("default", "orders")
+    for root in (lake.parent / "copy", lake):
+        with pytest.raises(StorageUnsafeError, match="it was tried again"):
+            check_guarantee(root)
+        with pytest.raises(StorageUnsafeError), held_leases(Storage(root), [orders]):
+            pytest.fail("a command that writes tables begins")
 
 
 @pytest.mark.parametrize(

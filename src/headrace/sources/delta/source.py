@@ -45,7 +45,7 @@ from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.identity import SourceIdentity
-from headrace.storage.locate import locate
+from headrace.storage.locate import locate, shown_path
 from headrace.storage.location import Location
 from headrace.storage.table_log import (
     LoggedCommit,
@@ -115,8 +115,7 @@ class DeltaSource(Source):
         return f"delta {self.path}" if self.table is None else f"table {self.table}"
 
     def label(self, root: Path) -> str:
-        path = Path(self.path)
-        return f"delta {f'./{path.relative_to(root)}' if path.is_relative_to(root) else path}"
+        return f"delta {shown_path(self.path, root)}"
 
     @property
     def table_location(self) -> Location:

@@ -52,7 +52,7 @@ from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity, folder_of, load_identity
-from headrace.storage.locate import is_uri, locate, locate_supported
+from headrace.storage.locate import is_uri, locate, locate_supported, shown_path
 from headrace.storage.location import Location
 
 _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
@@ -76,10 +76,7 @@ class FileSource(Source):
         return f"files {self.path}"
 
     def label(self, root: Path) -> str:
-        path = Path(self.path)
-        elsewhere = self.path if is_uri(self.path) else path
-        shown = f"./{path.relative_to(root)}" if path.is_relative_to(root) else elsewhere
-        return f"{self.format} files {shown}"
+        return f"{self.format} files {shown_path(self.path, root)}"
 
     def common_input(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
         same = isinstance(other, FileSource) and _plain(self.path) == _plain(other.path)
