@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import CheckpointCorruptError, HeadraceError
 from headrace.model.names import TableName
 from headrace.model.ranges import Position
 from headrace.sinks.delta.reader import DeltaCommits
@@ -157,6 +157,8 @@ def load_metadata(path: Location) -> Mapping[str, Any] | None:
     try:
         lines = path.read_text().splitlines()
         found = json.loads(lines[1])
+    except HeadraceError:
+        raise
     except (OSError, ValueError, IndexError):
         return None
     return found if lines[0] == "v1" and isinstance(found, dict) else None
@@ -175,7 +177,7 @@ def offsets_problem(checkpoint: Location, batch: int, sources: int) -> str | Non
         for line in lines:
             if line is not None:
                 json.loads(line)
-    except HeadraceError as error:
+    except CheckpointCorruptError as error:
         return error.facts[0]
     except ValueError as error:
         return f"the position of a source is not JSON: {error}"
@@ -191,6 +193,8 @@ def _load(storage: Storage, dataset: TableName, flow: str, known: tuple[Location
     try:
         identity, broken = load_identity(path), None
     except HeadraceError as error:
+        if isinstance(error, OSError):
+            raise
         identity, broken = None, error
     return FlowCheckpoint(
         storage=storage,
@@ -288,6 +292,8 @@ def _metadata(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
         return
     try:
         found = None if json.loads(file.read_text())["id"] else "it has no id"
+    except HeadraceError:
+        raise
     except (OSError, ValueError, LookupError, TypeError) as error:
         found = f"{type(error).__name__}: {error}"
     if found is None:

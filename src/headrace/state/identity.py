@@ -127,6 +127,8 @@ def load_query(checkpoint: Location) -> QueryRecord | None:
             schema=value.get("schema"),
             skips_erasures=tuple(value.get("skips_erasures") or ()),
         )
+    except HeadraceError:
+        raise
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

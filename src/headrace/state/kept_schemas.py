@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.errors import INSTALL_NEWER, KeptSchemaUnreadableError, StorageNewerError
+from headrace.errors import INSTALL_NEWER, HeadraceError, KeptSchemaUnreadableError, StorageNewerError
 from headrace.storage.location import Location
 
 _FORMAT = 1
@@ -38,6 +38,8 @@ def _reading(path: Location, schema: str, consequence: str) -> Iterator[Mapping[
                 params={"path": str(path), "format": value["headrace"]},
             )
         yield value
+    except HeadraceError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise KeptSchemaUnreadableError(
             f"{schema} cannot be read from {path}",

@@ -20,6 +20,7 @@ from typing import Any, Literal, Self
 
 from headrace.errors import (
     ONE_PROCESS,
+    HeadraceError,
     LeaseLostError,
     LeaseUnreadableError,
     SecondDriverError,
@@ -299,6 +300,8 @@ class Heart:
         location = lease.location
         try:
             held = self._await_end(location, flow)
+        except HeadraceError:
+            raise
         except OSError as error:
             raise _unreadable(location, flow, f"the system's error: {error.strerror or error}") from error
         record = self._record(lease)

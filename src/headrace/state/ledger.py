@@ -177,11 +177,15 @@ class Ledger:
 
     def record_late(self, checkpoint: str, batch: int, rows: int) -> bool:
         """Add the late rows of a batch; returns whether the batch was not counted yet."""
-        known = self._late()
-        if known.get(checkpoint, {}).get("batch", -1) >= batch:
+        if self._late().get(checkpoint, {}).get("batch", -1) >= batch:
             return False
-        total = known.get(checkpoint, {}).get("rows", 0) + rows
-        (self.folder / _LATE).replace_json({**known, checkpoint: {"batch": batch, "rows": total}})
+
+        def add(held: Any) -> dict[str, Any]:
+            known = held if isinstance(held, dict) else {}
+            total = known.get(checkpoint, {}).get("rows", 0) + rows
+            return {**known, checkpoint: {"batch": batch, "rows": total}}
+
+        (self.folder / _LATE).update_json(add)
         return True
 
     def late_rows(self, checkpoint: str) -> int:
@@ -191,7 +195,7 @@ class Ledger:
     def _late(self) -> dict[str, Any]:
         try:
             return dict((self.folder / _LATE).read_json())
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError, TypeError):
             # A count for people to look at: what cannot be read begins anew.
             return {}
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.model.ranges import Position
 from headrace.model.texts import counted
 from headrace.state.identity import SourceIdentity, corrupt
@@ -51,6 +52,8 @@ def load_offsets(checkpoint: Location, batch: int) -> tuple[str | None, ...]:
         if len(lines) < 3 or lines[0] != _VERSION:
             raise ValueError(f"it is cut off, or not an offset log: it has {counted(len(lines), 'line')}")
         return tuple(None if line == _UNSET else line for line in lines[2:])
+    except HeadraceError:
+        raise
     except (OSError, ValueError) as error:
         raise corrupt(path, error) from error
 
@@ -74,6 +77,8 @@ def check_readable(checkpoint: Location) -> None:
             # Spark makes new ones for a query that has planned nothing yet, and refuses any other.
             if planned >= 0 and path.name == "metadata":
                 raise corrupt(path, error) from error
+        except HeadraceError:
+            raise
         except (OSError, ValueError) as error:
             raise corrupt(path, error) from error
 
@@ -115,6 +120,8 @@ def is_seeded(checkpoint: Location) -> bool:
     try:
         lines = (checkpoint / "offsets" / "0").read_text().splitlines()
         return bool(json.loads(lines[1])["batchTimestampMs"] == _SEEDED_MS)
+    except HeadraceError:
+        raise
     except (OSError, ValueError, LookupError):
         return False
 

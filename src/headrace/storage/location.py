@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import shlex
 import time
@@ -277,7 +278,9 @@ class Location:
 
     def copy(self, new: Location) -> None:
         # A file that cannot be read is no failure to write.
-        with self.open(), new._writing():
+        if self.look() is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        with new._writing():
             self.files.copy(self.path, new.path)
 
     def check_space(self, size: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import re
 import uuid
@@ -12,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from headrace.errors import StorageAccessError
+from headrace.errors import StorageAccessError, StorageUnreadableError
 from headrace.storage.location import FileState
 
 if TYPE_CHECKING:
@@ -23,8 +22,31 @@ if TYPE_CHECKING:
 _WHOLE_BYTES = 8 * 1024 * 1024
 """Objects up to this size are read with one request."""
 
+_PART_BYTES = 4 * 1024 * 1024
+"""What one request reads of a larger object."""
+
 _WRITE_ID = "headrace-write-id"
 _CODE, _MESSAGE = (re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message"))
+_EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|InvalidToken")
+_CHECK = "check the bucket, the credentials and their permissions:   headrace doctor"
+_REFUSALS = (
+    (re.compile("RequestTimeTooSkewed"), "set the clock of this machine, then try again:   headrace doctor"),
+    (_EXPIRED, "get new credentials, such as with `aws sso login`, then try again:   headrace doctor"),
+)
+"""What to do about answers of the store that stay until somebody acts."""
+
+_LATER = "run the command again in a minute"
+_DOCTOR = "check the store and the network:   headrace doctor"
+_ENDPOINT = "check the network and `endpoint` of `object_storage` in headrace.yml:   headrace doctor"
+_PASSING = (
+    (re.compile("SlowDown|RequestLimitExceeded|Throttl|status code: 429"), "too many requests", _LATER),
+    (re.compile("status code: 5|<Code>(InternalError|ServiceUnavailable)"), "the store has failed", _LATER),
+    (re.compile("kind: Timeout|timed out|RequestTimeout"), "it does not answer in time", _ENDPOINT),
+    (re.compile("kind: Connect|error sending request|dns error"), "it cannot be reached", _ENDPOINT),
+    (re.compile("Precondition|status code: 412"), "the object was replaced while it was read", _LATER),
+)
+"""Failures that can pass: what is found in the client's message, what it means, and what to do."""
+
 _TRIES = 5
 _READERS = 16
 """Requests at the same time where many objects are read."""
@@ -71,7 +93,8 @@ class ObjectFiles:
             store, key = self._find(path)
             found = self._client.get(store, key)
             if found.meta["size"] > _WHOLE_BYTES:
-                return cast(BinaryIO, self._client.open_reader(store, key))
+                large = _LargeObject(self._client, store, key, path, found.meta)
+                return io.BufferedReader(large, _PART_BYTES)
             return io.BytesIO(bytes(found.bytes()))
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
@@ -219,7 +242,12 @@ class ObjectFiles:
                         if self._write_id(store, key) == own:
                             return True
                     raise
-        raise OSError(errno.EAGAIN, "the store refused a conditional write several times", path)
+        raise StorageUnreadableError(
+            f"{path_root(path)} has refused a conditional write {_TRIES} times",
+            facts=(f"path {path}",),
+            remedies=(_LATER,),
+            params={"path": path},
+        )
 
     def _write_id(self, store: ObjectStore, key: str) -> str | None:
         """The id of the write that has made an object, empty without one; ``None`` for a missing object."""
@@ -228,6 +256,48 @@ class ObjectFiles:
         except FileNotFoundError:
             return None
         return str(found.attributes.get(_WRITE_ID, ""))
+
+
+class _LargeObject(io.RawIOBase):
+    """An object that is read in parts. All parts are of the same object, also if it is replaced meanwhile."""
+
+    def __init__(self, client: Any, store: ObjectStore, key: str, path: str, meta: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._client, self._store, self._key, self._path = client, store, key, path
+        self._size: int = meta["size"]
+        self._condition = {} if meta["e_tag"] is None else {"if_match": meta["e_tag"]}
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise ValueError(f"negative position {start + offset}")
+        self._position = start + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._position + len(buffer), self._size)
+        if end <= self._position:
+            return 0
+        with _as_os_errors(self._path):
+            options = {"range": (self._position, end), **self._condition}
+            data = self._client.get(self._store, self._key, options=options).bytes()
+        buffer[: len(data)] = memoryview(data)
+        self._position += len(data)
+        return len(data)
+
+    def readall(self) -> bytes:
+        data = bytearray(max(self._size - self._position, 0))
+        view = memoryview(data)
+        while view and (count := self.readinto(view[:_PART_BYTES])):
+            view = view[count:]
+        return bytes(data)
 
 
 def path_root(path: str) -> str:
@@ -254,14 +324,28 @@ def _as_os_errors(path: str) -> Iterator[None]:
             raise _refused("the bucket does not exist", path, error) from error
         if "Received redirect without LOCATION" in str(error) or "PermanentRedirect" in str(error):
             raise _refused("the bucket is in another region", path, error) from error
-        raise OSError(errno.EIO, _text(error), path) from error
+        if _EXPIRED.search(str(error)) is not None:
+            raise _refused("the credentials have expired", path, error) from error
+        raise _failed(path, error) from error
+
+
+def _failed(path: str, error: Exception) -> StorageUnreadableError:
+    """The error for a failure that can pass, with what its reason asks for."""
+    found = (one for one in _PASSING if one[0].search(str(error)) is not None)
+    _, reason, remedy = next(found, (None, "the request failed", _DOCTOR))
+    return StorageUnreadableError(
+        f"{path_root(path)} cannot be used at the moment: {reason}",
+        facts=(f"path {path}", f"the store's answer: {_text(error)}"),
+        remedies=(remedy,),
+        params={"path": path},
+    )
 
 
 def _refused(reason: str, path: str, error: Exception) -> StorageAccessError:
     return StorageAccessError(
         f"{path_root(path)} cannot be used: {reason}",
         facts=(f"path {path}", f"the store's answer: {_text(error)}"),
-        remedies=("check the bucket, the credentials and their permissions:   headrace doctor",),
+        remedies=(next((text for code, text in _REFUSALS if code.search(str(error)) is not None), _CHECK),),
         params={"path": path},
     )
 

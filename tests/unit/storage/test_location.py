@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,9 +12,55 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.errors import StorageUnsupportedError, StorageUnwritableError
+from headrace.storage import objects
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from object_server import open_buckets
+
+
+@pytest.fixture(autouse=True, params=["whole", "in parts"])
+def part_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects are read with one request, or as large ones are."""
+    if request.param == "in parts":
+        if "location" not in request.fixturenames:
+            pytest.skip("it reads no object")
+        if request.getfixturevalue("location").files.scheme == "file":
+            pytest.skip("a local file is always read in the same way")
+        monkeypatch.setattr(objects, "_WHOLE_BYTES", 4)
+        monkeypatch.setattr(objects, "_PART_BYTES", 3)
+
+
+def test_a_large_file_is_read_as_a_small_one(location: Location) -> None:
+    lines = [f"line {number}" for number in range(20)]
+    text = "\n".join(lines)
+    (location / "f").replace(text)
+    assert (location / "f").read_text() == text
+    assert list((location / "f").read_lines()) == lines
+    assert location.read_files(["f", "missing"]) == {"f": text.encode()}
+    with (location / "f").open() as file:
+        assert file.readable() and file.seekable() and not file.closed
+        assert file.seek(-7, os.SEEK_END) == len(text) - 7
+        assert file.read() == b"line 19"
+        assert file.read() == file.read(5) == b""
+        file.seek(5)
+        assert file.readline() == b"0\n"
+        with io.TextIOWrapper(file) as wrapped:
+            assert wrapped.read() == "\n".join(lines[1:])
+    assert file.closed
+
+
+def test_a_large_object_that_is_replaced_is_not_mixed_with_the_new_one(location: Location) -> None:
+    if location.files.scheme == "file":
+        return
+    file = location / "f"
+    file.replace("0123456789" * 10)
+    with file.open() as opened:
+        if isinstance(opened, io.BytesIO):
+            return
+        assert opened.read(3) == b"012"
+        file.replace("abcdefghij" * 10)
+        with pytest.raises(OSError):
+            opened.read()
 
 
 def test_what_is_written_is_read(location: Location) -> None:

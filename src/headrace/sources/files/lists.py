@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.state.identity import corrupt
 from headrace.storage.location import Location
 
@@ -161,6 +162,8 @@ def _text(files: Iterable[ReadFile]) -> str:
 def _read(path: Location) -> str:
     try:
         return path.read_text()
+    except HeadraceError:
+        raise
     except (OSError, ValueError) as error:
         raise corrupt(path, error) from error
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from headrace.errors import HeadraceError
 from headrace.sources.files.lists import ReadFile
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
 from headrace.storage.location import Location
@@ -135,6 +136,8 @@ def _lines(path: Location) -> Iterator[str]:
         version, *lines = path.read_text().split("\n")
         if version != _VERSION:
             raise ValueError(f"unknown version {version!r}")
+    except HeadraceError:
+        raise
     except (OSError, ValueError) as error:
         raise corrupt(path, error) from error
     yield from (line for line in lines if line)

@@ -376,6 +376,8 @@ def _initial_offsets(checkpoint: Location, source: SourceIdentity) -> KafkaOffse
         if version != _VERSION:
             raise ValueError(f"unknown version {version!r}")
         return KafkaOffsets.from_json(json.loads(offsets))
+    except HeadraceError:
+        raise
     except (OSError, ValueError) as error:
         raise corrupt(path, error) from error
 
