@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
@@ -18,7 +17,7 @@ from pyspark.sql import SparkSession
 from headrace.cli.main import run
 from headrace.run.update import execute
 from headrace.runtime.broker import Broker
-from headrace.runtime.broker_watch import Watch
+from headrace.runtime.places import is_locked
 
 SALES = 400
 
@@ -67,10 +66,7 @@ def test_from_init_to_a_full_refresh(
     held = []
 
     def note_hold(*arguments: Any) -> Any:
-        status = broker.status()
-        assert status.pid is not None
-        watch = Watch(broker.directory, psutil.Process(status.pid), int(bootstrap.rpartition(":")[2]), 60)
-        held.append(watch.is_held())
+        held.append(is_locked(broker.directory / "used"))
         return execute(*arguments)
 
     monkeypatch.setattr("headrace.run.update.execute", note_hold)
@@ -127,8 +123,17 @@ def test_from_init_to_a_full_refresh(
     assert run(["run", "--full-refresh", "bronze", "--json", *project]) == 0
     last = lines(capsys.readouterr().out)[-1]
     assert {flow["rows"] for flow in last["result"]["flows"]} == {SALES + 100}
+    # Silver's query fails on a row of bronze, which has the coordinates of its record.
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce((pipeline / "topic").read_text(), value="not JSON")
+    assert producer.flush(30) == 0
     assert run(["run", *default]) == 0
     assert gold(pipeline) == (Decimal("50.00"), SALES + 100)
+    capsys.readouterr()
+    assert run(["verify", *default]) == 0
+    assert f"= {SALES + 100} in the table + 1 in quarantine" in capsys.readouterr().out
+    assert run(["quarantine", "show", "silver", *default]) == 0
+    assert '"value":"not JSON"' in capsys.readouterr().out
 
 
 def test_the_test_that_init_writes_passes(

@@ -370,15 +370,17 @@ def orders():
 """
 
 
-def test_fields_with_the_name_of_another_column_are_ignored(make_shop: Callable[..., Shop]) -> None:
+def test_fields_with_the_name_of_a_column_that_headrace_adds_are_ignored(
+    make_shop: Callable[..., Shop],
+) -> None:
     shop = make_shop(partitions=1)
     shop.write(TAKEN)
-    produce(shop, {"id": 1, "_source": "x", "coupon": "theirs", "_rescued_data": 1, "city": "Graz"})
+    produce(shop, {"id": 1, "_source": "x", "_rescued_data": 1, "city": "Graz"})
     shop.run_well()
     assert columns(table(shop)) == [{"id": 1, "coupon": "ours", "city": "Graz"}]
     added, ignored = shop.happened(SchemaDrifted)
     assert added.fields == ("city",)
-    assert set(ignored.fields) == {"_source", "coupon", "_rescued_data"}
+    assert set(ignored.fields) == {"_source", "_rescued_data"}
     shop.verify()
 
 

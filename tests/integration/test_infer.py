@@ -157,7 +157,7 @@ def test_what_cannot_be_inferred_is_refused(pipeline: Shop, topic: Topic) -> Non
     pipeline.produce(name, [b"no json", None])
     error = pipeline.call("infer", name, code=2)["error"]
     assert error["params"] == {"source": name, "corrupt": 1, "tombstones": 1}
-    assert f"{name}/0/0: not valid JSON: expecting value at character 1: no json" in error["facts"]
+    assert "partition 0, offset 0: not valid JSON: expecting value at character 1: no json" in error["facts"]
     assert pipeline.call("infer", f"{name}-no", code=2)["error"]["code"] == "TOPIC_NOT_FOUND"
     assert not (pipeline.folder / "schemas").exists()
 

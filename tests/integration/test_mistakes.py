@@ -60,7 +60,9 @@ class User:
             code, text = self.types(command)
             if code == 0:
                 return
-            found = [one[1] for line in text.splitlines() if (one := _COMMAND.search(line))]
+            # There is no copy of a folder to restore.
+            lines = [line for line in text.splitlines() if "restore" not in line]
+            found = [one[1] for line in lines if (one := _COMMAND.search(line))]
             commands = [one for one in found if not one.startswith("explain ")]
             assert commands, f"no remedy is a command:\n{text}"
             command = commands[0]

@@ -78,4 +78,4 @@ def test_text_in_the_user_s_code_is_pinpointed(root: Path) -> None:
     linecache.clearcache()
     with pytest.raises(SchemaInvalidError) as caught:
         load_schema("id LONG,\n  name STRNG", root, HERE)
-    assert caught.value.location == SourceLocation("orders.py", 4, 8)
+    assert caught.value.location == SourceLocation("orders.py", 4, 8, 5)

@@ -107,7 +107,7 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
     shell = frozenset(name.removesuffix(".sql") for name in statements)
     if declared is not None:
         # Topics are ingested one by one, so no plan has all their tables.
-        declared = {**dict.fromkeys(_load_ingested(settings)), **declared}
+        declared = {**dict.fromkeys(map(str, load_ingested(settings))), **declared}
     found = [*(_marked(looks.dataset(name), declared, shell) for name in tails), *looks.missing_datasets()]
     datasets = tuple(sorted(found, key=lambda one: (one.view is not None, one.dataset)))
     return Snapshot(
@@ -135,7 +135,7 @@ def load_declared(settings: ProjectSettings) -> Mapping[str, frozenset[str] | No
     return {name: frozenset(flows) for name, flows in found.items()}
 
 
-def _load_ingested(settings: ProjectSettings) -> frozenset[str]:
+def load_ingested(settings: ProjectSettings) -> frozenset[TableName]:
     """The tables that `headrace ingest` has made from topics."""
     folder = settings.storage.root / "ingest"
     tables: set[str] = set()
@@ -144,7 +144,7 @@ def _load_ingested(settings: ProjectSettings) -> frozenset[str]:
             with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
                 table = str((folder / name).read_json()["table"])
                 tables.update((table, f"{table}_raw"))
-    return frozenset(str(settings.table_name(table)) for table in tables)
+    return frozenset(settings.table_name(table) for table in tables)
 
 
 def _marked(

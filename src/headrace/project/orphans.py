@@ -14,6 +14,7 @@ from headrace.maintain.holders import find_holders
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import find_table
+from headrace.observe.snapshot import load_ingested
 from headrace.plan import columns, properties
 from headrace.plan.properties import PIPELINE
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
@@ -45,8 +46,11 @@ class OrphanedTable:
 def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
     """The tables that this pipeline has written, but that its files did not declare in the last run."""
     storage = settings.storage
-    declared: set[TableName] = set()
+    own = storage.last_plan(settings.home).name
+    # Topics are ingested one by one, so no plan has all their tables.
+    declared = set(load_ingested(settings))
     recorded = datetime.max.replace(tzinfo=UTC)
+    is_known = False
     # A pipeline that is defined in the storage, such as one of `headrace ingest`, has its own plan record.
     for file in storage.plans.list_files():
         if not file.endswith("last.json"):
@@ -57,11 +61,13 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
                 # Of two pipelines that share a storage, only the last one that ran has a record.
                 continue
             recorded = min(recorded, datetime.fromisoformat(record["at"]))
+            is_known |= file == own
             declared |= {TableName(str(schema), str(name)) for schema, name in record["tables"]}
         except (OSError, ValueError, KeyError, TypeError):
             # The tables that the pipeline declares are unknown until its next run records them.
             return ()
-    if not declared:
+    if not (is_known and declared):
+        # A failed run leaves no record; that of an ingested topic does not have the tables of the files.
         return ()
     return tuple(
         name

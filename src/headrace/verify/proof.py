@@ -147,7 +147,9 @@ def _chosen(
                 f"there is no table `{name.short}` in {storage.root}",
                 facts=[f"its tables: {', '.join(one.short for one in known) or 'none'}"],
                 remedies=did_you_mean(
-                    name.short, [one.short for one in known], "list the tables:   headrace status"
+                    name.short,
+                    [one.short for one in known],
+                    f"name one of them, or the pipeline that has `{name.short}`:   --project PATH",
                 ),
                 params={"dataset": str(name), "known": [str(one) for one in known]},
             )

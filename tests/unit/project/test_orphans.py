@@ -72,7 +72,16 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     for other in ({**record, "pipeline": "another"}, before):
         storage.last_plan(settings.home).replace_json(other)
         assert find_orphaned(settings) == ()
+    # A failed run leaves no record; that of a topic does not say what the files declare.
+    storage.last_plan(settings.home).delete()
+    topic = {**record, "tables": [["default", "customers"]]}
+    storage.last_plan(storage.root / "ingest").replace_json(topic)
+    assert find_orphaned(settings) == ()
+    # Topics are ingested one by one: the record of the last one lacks the tables of others.
     storage.last_plan(settings.home).replace_json(record)
+    (storage.root / "ingest" / "old.json").create_json({"table": "old"})
+    assert find_orphaned(settings) == ()
+    (storage.root / "ingest" / "old.json").delete()
     assert find_orphaned(settings) == (OLD,)
     with pytest.raises(TableInUseError) as caught:
         remove_orphaned(settings, ORDERS, pytest.fail)
