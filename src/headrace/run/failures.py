@@ -305,21 +305,7 @@ def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> 
     if (unreadable := _UNREADABLE.search(text)) is not None:
         return _unreadable(failed, declared, _shortened(unreadable[0]))
     if (violated := _VIOLATED.search(text)) is not None:
-        problem = violated[1].rstrip(" .:")
-        row = list(dict.fromkeys(_ROW.findall(text[violated.end() :])))  # Spark repeats its message
-        if row and problem.endswith(_BY_ROW):
-            problem = f"a row violates the {problem.removesuffix(_BY_ROW)}"
-            found = "the row has " + ", ".join(f"{column} = {value}" for column, value in row[:_NAMED])
-        else:
-            found = failed.cause[max(0, failed.cause.find("[DELTA_")) :]
-        return failed.error(
-            ConstraintViolatedError,
-            problem,
-            (found, *([] if reading is None else [f"it is in {reading}"]), _unchanged(declared)),
-            "correct the row at its source or in the query, then run again:   headrace run",
-            f"or put such rows in the quarantine of {failed.target}:   "
-            + _expectation(violated[1].rstrip(" .:")),
-        )
+        return _violation(failed, declared, violated, reading)
     if (driver := find_missing(failed.cause)) is not None:
         problem, remedies = driver
         return failed.error(FlowFailedError, problem, (_unchanged(declared),), *remedies)
@@ -352,6 +338,25 @@ def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> 
             params=failed.params,
         )
     return None
+
+
+def _violation(
+    failed: FailedQuery, declared: Declared, violated: re.Match[str], reading: Reading | None
+) -> HeadraceError:
+    """The error for a row that Delta refuses. `violated`: the match of `_VIOLATED`."""
+    constraint = problem = violated[1].rstrip(" .:")
+    row = list(dict.fromkeys(_ROW.findall(failed.text[violated.end() :])))  # Spark repeats its message
+    found = failed.cause[max(0, failed.cause.find("[DELTA_")) :]
+    if row and constraint.endswith(_BY_ROW):
+        problem = f"a row violates the {constraint.removesuffix(_BY_ROW)}"
+        found = "the row has " + ", ".join(f"{column} = {value}" for column, value in row[:_NAMED])
+    return failed.error(
+        ConstraintViolatedError,
+        problem,
+        (found, *([] if reading is None else [f"it is in {reading}"]), _unchanged(declared)),
+        "correct the row at its source or in the query, then run again:   headrace run",
+        f"or put such rows in the quarantine of {failed.target}:   {_expectation(constraint)}",
+    )
 
 
 def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> HeadraceError:

@@ -197,6 +197,18 @@ def _kept_column(number: int, held: Column, held_since: Column) -> _KeptColumn:
     )
 
 
+def _kept_columns(batch: StructType, table: StructType) -> dict[str, _KeptColumn]:
+    """The columns of a batch that a NULL leaves as they are, by their folded names."""
+    held, held_at = F.col(_HELD), F.col(_HELD_AT)
+    # The sequence of a column is kept where it is not that of the row.
+    own_since = {name.casefold() for name in _fields(table[COLUMN_SEQUENCES].dataType)}
+    kept = {}
+    for number, name in enumerate(_fields(batch[_UPSERT].dataType[COLUMN_SEQUENCES].dataType)):
+        own = F.coalesce(held[COLUMN_SEQUENCES][name], held_at) if name.casefold() in own_since else held_at
+        kept[name.casefold()] = _kept_column(number, held[name], own)
+    return kept
+
+
 def _is_alive(sequence: Column) -> Column:
     """Whether a sequence is newer than the newest delete of its key."""
     return sequence.isNotNull() & (F.col(_DEAD).isNull() | (sequence > F.col(_DEAD)))
@@ -208,12 +220,7 @@ def _compared(found: DataFrame, table: StructType, keys: list[str]) -> DataFrame
     held, upsert, is_held = F.col(_HELD), F.col(_UPSERT), F.col(HELD_ROWS).isNotNull()
     held_at, given_at = F.col(_HELD_AT), upsert[SEQUENCE]
     is_newer, newest_at = F.col(_IS_NEWER), F.col(_NEWEST_AT)
-    # The sequence of a column is kept where it is not that of the row.
-    own_since = {name.casefold() for name in _fields(table[COLUMN_SEQUENCES].dataType)}
-    kept = {}
-    for number, name in enumerate(_fields(found.schema[_UPSERT].dataType[COLUMN_SEQUENCES].dataType)):
-        own = F.coalesce(held[COLUMN_SEQUENCES][name], held_at) if name.casefold() in own_since else held_at
-        kept[name.casefold()] = _kept_column(number, held[name], own)
+    kept = _kept_columns(found.schema, table)
     # Another writer may have left the sequence out: then it is less than all others.
     lowest = F.struct(*(F.lit(None) for _ in range(4))).cast(table[SEQUENCE].dataType)
     steps = [dict(one.steps[step] for one in kept.values()) for step in range(4)]
