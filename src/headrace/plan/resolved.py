@@ -1,4 +1,4 @@
-"""What is known of a query before it runs."""
+"""A query as Spark has resolved it, without its rows."""
 
 from __future__ import annotations
 

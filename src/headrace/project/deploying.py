@@ -157,7 +157,7 @@ USER {_UID}
 WORKDIR /tmp
 ENTRYPOINT ["/opt/headrace/entrypoint"]
 """
-    # The storage is no part of the image.
+    # The image does not have the rows of the storage.
     inside = one.settings.storage.root.below(locate(one.settings.root).resolve())
     ignored = ["**/.*", "**/__pycache__", "**/.env", *(["/".join(inside)] if inside else [])]
     return {"Dockerfile": dockerfile, "Dockerfile.dockerignore": "".join(f"{line}\n" for line in ignored)}

@@ -150,7 +150,7 @@ def _not_orphaned(settings: ProjectSettings, name: TableName) -> TableInUseError
         why = "the pipeline declares it"
         remedies = ("remove the declaration, then run the pipeline once:   headrace run", then)
     else:
-        why = "no run of the whole pipeline has shown that it is no longer declared"
+        why = "it was still declared in the last run of the whole pipeline, or there was no such run"
         remedies = ("run the whole pipeline without its declaration:   headrace run", then)
     return TableInUseError(
         f"{name.short} cannot be removed: {why}",

@@ -299,7 +299,7 @@ def _flows_of(dataset: TableName, plan: Plan, ids: dict[str, Any]) -> list[Plann
             f"rejected rows of {dataset.short} cannot be replayed: it is a materialized view",
             location=next(one.flow.location for one in plan.refreshes if one.flow.target == dataset),
             facts=("each refresh computes the view and its quarantine anew", "nothing was changed"),
-            remedies=("correct its expectation, its query or what it reads, then:   headrace run",),
+            remedies=("correct its expectation, its query or the rows that it reads, then:   headrace run",),
             params={"dataset": str(dataset)},
         )
     declared = {one.flow.name: one for one in plan.feeding(dataset)}

@@ -94,7 +94,7 @@ class RefreshPlan:
 
     @property
     def left_views(self) -> Mapping[TableName, Sequence[TableName]]:
-        """The views that only the next run recomputes, with what is rebuilt of what they read."""
+        """The views that the next run recomputes, with those of their inputs that are read again now."""
         reads = {one.flow.target: inputs_of(one, self.plan) for one in self.plan.refreshes}
         return {
             view: changed

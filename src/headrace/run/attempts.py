@@ -61,8 +61,8 @@ def run_attempts(
         try:
             outcome = runner.run(lease, stop)
         except HeadraceError as error:
-            # A terminal error would come again at the next start, so it is reported at a stop, too; but an
-            # abort breaks queries off, and what they say about that is no error of theirs.
+            # A terminal error would come again at the next start, so it is reported at a stop, too. But an
+            # abort ends queries in the middle of a batch, and their failure then says nothing.
             if stop.requested and (error.transient or (stop.aborted and isinstance(error, FlowFailedError))):
                 return reports.finished(planned, "stopped", progress)
             # An idle flow commits no batch; that it ran for long enough counts as well.

@@ -254,7 +254,7 @@ class SamePlans:
     _count: int = 0
 
     def are_too_many(self, planned: PlannedFlow, batches: int) -> bool:
-        """Whether planning a flow again would lead nowhere. `batches`: the batches of the flow so far."""
+        """Whether too many plans in a row are equal. `batches`: how many the flow has run so far."""
         this = (planned.schema, [source.options for source in planned.sources], batches)
         self._count = self._count + 1 if this == self._last else 0
         self._last = this

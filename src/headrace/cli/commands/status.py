@@ -59,7 +59,7 @@ def status(invocation: Invocation, tables: bool, exit_code: bool) -> Result:
     pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
 
     With --exit-code, the command is a probe: the exit code is also 1 if a flow or view has failed, was
-    skipped or stopped, or if its process has stopped answering. A broker that does not answer is no failure.
+    skipped or stopped, or if its process does not answer. If only the broker does not answer, the code is 0.
     """
     if tables:
         with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
