@@ -107,7 +107,8 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
     shell = frozenset(name.removesuffix(".sql") for name in statements)
     if declared is not None:
         # Topics are ingested one by one, so no plan has all their tables.
-        declared = {**dict.fromkeys(map(str, load_ingested(settings))), **declared}
+        ingested = load_ingested(settings)
+        declared = None if ingested is None else {**dict.fromkeys(map(str, ingested)), **declared}
     found = [*(_marked(looks.dataset(name), declared, shell) for name in tails), *looks.missing_datasets()]
     datasets = tuple(sorted(found, key=lambda one: (one.view is not None, one.dataset)))
     return Snapshot(
@@ -135,15 +136,17 @@ def load_declared(settings: ProjectSettings) -> Mapping[str, frozenset[str] | No
     return {name: frozenset(flows) for name, flows in found.items()}
 
 
-def load_ingested(settings: ProjectSettings) -> frozenset[TableName]:
-    """The tables that `headrace ingest` has made from topics."""
+def load_ingested(settings: ProjectSettings) -> frozenset[TableName] | None:
+    """The tables that `headrace ingest` has made from topics; ``None`` if a record of them cannot be read."""
     folder = settings.storage.root / "ingest"
     tables: set[str] = set()
     for name in folder.list_files():
         if name.endswith(".json"):
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            try:
                 table = str((folder / name).read_json()["table"])
-                tables.update((table, f"{table}_raw"))
+            except (OSError, ValueError, LookupError, TypeError):
+                return None
+            tables.update((table, f"{table}_raw"))
     return frozenset(settings.table_name(table) for table in tables)
 
 

@@ -48,7 +48,10 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
     storage = settings.storage
     own = storage.last_plan(settings.home).name
     # Topics are ingested one by one, so no plan has all their tables.
-    declared = set(load_ingested(settings))
+    ingested = load_ingested(settings)
+    if ingested is None:
+        return ()
+    declared = set(ingested)
     recorded = datetime.max.replace(tzinfo=UTC)
     is_known = False
     # A pipeline that is defined in the storage, such as one of `headrace ingest`, has its own plan record.
@@ -149,6 +152,10 @@ def _not_orphaned(settings: ProjectSettings, name: TableName) -> TableInUseError
     elif (location := _declared_at(settings, name)) is not None:
         why = "the pipeline declares it"
         remedies = ("remove the declaration, then run the pipeline once:   headrace run", then)
+    elif load_ingested(settings) is None:
+        records = settings.storage.root / "ingest"
+        why = f"a record in {records} cannot be read, and the table could be that of an ingested topic"
+        remedies = (f"let all .json files in {records} be readable and whole", then)
     else:
         why = "it was still declared in the last run of the whole pipeline, or there was no such run"
         remedies = ("run the whole pipeline without its declaration:   headrace run", then)

@@ -369,6 +369,8 @@ def test_what_is_no_longer_declared_is_orphaned(lake: Lake, flow: HandFlow) -> N
     kept = storage.root / "ingest" / "bronze.json"
     kept.replace_json({"topic": "sales", "table": "bronze"})
     assert orphaned() == (False, False), "headrace ingest has made the table from a topic"
+    kept.replace("{")
+    assert orphaned() == (False, False), "its record cannot be read"
     kept.delete()
     for name in ("table.default.bronze", "stream.bronze"):
         (storage.streams / "statements" / f"{name}.sql").replace("CREATE ..")

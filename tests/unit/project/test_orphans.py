@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from stores import At, on_disk
 
 from headrace.declare.spec import load_project
-from headrace.errors import TableInUseError
+from headrace.errors import StorageUnreadableError, TableInUseError
 from headrace.maintain.pins import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -60,7 +60,20 @@ def add_checkpoint(settings: ProjectSettings, name: TableName, generation: int) 
     return identity.checkpoint
 
 
-def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSettings) -> None:
+def refusing(read: Callable[[Location], Any], name: str) -> Callable[[Location], Any]:
+    """Reads all files but one, as a store that refuses a request."""
+
+    def or_refuse(file: Location) -> Any:
+        if file.name == name:
+            raise StorageUnreadableError("the store has failed")
+        return read(file)
+
+    return or_refuse
+
+
+def test_tables_that_are_no_longer_declared_can_be_removed(
+    settings: ProjectSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = settings.storage
     # The pipeline has not run since these records exist.
     assert find_orphaned(settings) == ()
@@ -81,6 +94,17 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     storage.last_plan(settings.home).replace_json(record)
     (storage.root / "ingest" / "old.json").create_json({"table": "old"})
     assert find_orphaned(settings) == ()
+    # A table whose record cannot be read is not one to delete.
+    for damaged in ("{", "[]", "{}"):
+        (storage.root / "ingest" / "old.json").replace(damaged)
+        assert find_orphaned(settings) == ()
+    (storage.root / "ingest" / "old.json").replace_json({"table": "old"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Location, "read_json", refusing(Location.read_json, "old.json"))
+        assert find_orphaned(settings) == ()
+        with pytest.raises(TableInUseError, match=r"a record in .*/ingest cannot be read"):
+            remove_orphaned(settings, OLD, pytest.fail)
+    assert storage.table(OLD).exists()
     (storage.root / "ingest" / "old.json").delete()
     assert find_orphaned(settings) == (OLD,)
     with pytest.raises(TableInUseError) as caught:
