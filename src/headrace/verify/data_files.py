@@ -28,10 +28,10 @@ _COPY_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    size: int | None = None  # bytes; ``None`` when there is no such file
+    size: int | None = None  # bytes; ``None`` when there is no such file, or it is not known
     modified_ms: int = 0
     rows: int | None = None
-    problem: str | None = None  # why the footer cannot be read
+    problem: str | None = None  # why the file or its footer cannot be read
     decoded: bool = False  # whether the strings were decoded
     undecodable: str | None = None  # the first string column with bytes that are not valid UTF-8
 
@@ -57,13 +57,15 @@ def contradictions(
 
     `committed_ms`: when the file of its commit was last modified; ``None`` if the log has no such commit.
     """
+    unreadable = ("FILE_UNREADABLE", f"cannot be read: {facts.problem}")
     if facts.size is None:
-        return [("FILE_MISSING", "is in the log, but not on disk")]
+        missing = ("FILE_MISSING", "is in the log, but not on disk")
+        return [missing if facts.problem is None else unreadable]
     found = []
     if facts.size != file.size:
         found.append(("FILE_SIZE_DIFFERS", f"has {facts.size:,} bytes; the log states {file.size:,}"))
     if facts.problem is not None:
-        found.append(("FILE_UNREADABLE", f"cannot be read: {facts.problem}"))
+        found.append(unreadable)
     elif file.rows is not None and facts.rows != file.rows:
         found.append(("FILE_ROWS_DIFFER", f"has {facts.rows:,} rows; the log states {file.rows:,}"))
     if facts.undecodable is not None:
@@ -99,8 +101,8 @@ def _newest(files: Iterable[DataFile], limit: int) -> set[str]:
 def _facts(path: StoredPath, *, decode: bool) -> FileFacts:
     try:
         stored = path.look()
-    except OSError:
-        stored = None
+    except OSError as error:
+        return FileFacts(problem=first_line(error))
     if stored is None:
         return FileFacts()
     import pyarrow.parquet as pq

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -13,6 +14,7 @@ from rejected_rows import rejected, write_rejected
 
 from headrace.verify import data_files
 from headrace.verify.report import conclusion
+from headrace.verify.stored import StoredPath
 
 Verify = Any
 
@@ -135,6 +137,25 @@ class TestFiles:
         path = table.path / add["path"]
         path.write_bytes(bytes(path.stat().st_size))
         assert "FILE_UNREADABLE" in verify.codes("counts")
+
+    def test_that_the_storage_refuses_is_not_missing(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flow.append({0: (0, 10)})
+
+        look = StoredPath.look
+
+        def or_refuse(path: StoredPath) -> Any:
+            if path.name.endswith(".parquet"):
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return look(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StoredPath, "look", or_refuse)
+            (finding,) = verify.grade("counts").findings
+        assert finding.code == "FILE_UNREADABLE"
+        assert "Permission denied" in finding.text
+        assert not verify.grade("counts").findings
 
     @pytest.mark.parametrize("nested", [False, True])
     def test_with_a_string_that_is_not_utf_8(
