@@ -6,6 +6,7 @@ import errno
 import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -145,6 +146,18 @@ def corrupt(path: Location, error: Exception) -> CheckpointCorruptError:
         facts=(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}",),
         params={"path": str(path)},
     )
+
+
+@contextmanager
+def reading(path: Location) -> Iterator[None]:
+    """Raise the error for a checkpoint file that cannot be read in place of its cause. A store that fails, or
+    refuses the access, has errors of its own."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except (OSError, ValueError) as error:
+        raise corrupt(path, error) from error
 
 
 def generations(flow_checkpoints: Location) -> tuple[Location, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 from headrace.errors import HeadraceError
 from headrace.model.ranges import Position
 from headrace.model.texts import counted
-from headrace.state.identity import SourceIdentity, corrupt
+from headrace.state.identity import SourceIdentity, reading
 from headrace.storage.location import Location
 
 _VERSION = "v1"
@@ -47,15 +47,11 @@ def offsets_path(checkpoint: Location, batch: int) -> Location:
 def load_offsets(checkpoint: Location, batch: int) -> tuple[str | None, ...]:
     """The position of each source at the end of a batch, in the order of Spark's offset log."""
     path = offsets_path(checkpoint, batch)
-    try:
+    with reading(path):
         lines = path.read_text().splitlines()
         if len(lines) < 3 or lines[0] != _VERSION:
             raise ValueError(f"it is cut off, or not an offset log: it has {counted(len(lines), 'line')}")
-        return tuple(None if line == _UNSET else line for line in lines[2:])
-    except HeadraceError:
-        raise
-    except (OSError, ValueError) as error:
-        raise corrupt(path, error) from error
+    return tuple(None if line == _UNSET else line for line in lines[2:])
 
 
 def check_readable(checkpoint: Location) -> None:
@@ -68,19 +64,17 @@ def check_readable(checkpoint: Location) -> None:
         (checkpoint / "metadata", 0),
         *([(checkpoint / "commits" / str(finished), 1)] if finished >= 0 else []),
     ):
-        try:
-            lines = path.read_text().splitlines()
+        with reading(path):
+            try:
+                lines = path.read_text().splitlines()
+            except FileNotFoundError:
+                # Spark makes new ones for a query that has planned nothing yet, and refuses any other.
+                if planned >= 0 and path.name == "metadata":
+                    raise
+                continue
             if first and lines[:1] != [_VERSION]:
                 raise ValueError(f"unknown version {lines[:1]}")
             json.loads("\n".join(lines[first:]))
-        except FileNotFoundError as error:
-            # Spark makes new ones for a query that has planned nothing yet, and refuses any other.
-            if planned >= 0 and path.name == "metadata":
-                raise corrupt(path, error) from error
-        except HeadraceError:
-            raise
-        except (OSError, ValueError) as error:
-            raise corrupt(path, error) from error
 
 
 def seed_files(

@@ -10,16 +10,17 @@ from obstore.exceptions import GenericError, PermissionDeniedError
 from stores import memory_location
 
 from headrace.errors import CheckpointCorruptError, StorageAccessError, StorageUnreadableError
-from headrace.maintain.checkpoints import load_metadata, offsets_problem
+from headrace.maintain.checkpoints import find_problems, load_checkpoints, load_metadata, offsets_problem
 from headrace.model.names import TableName
 from headrace.sources.files import lists, spark_log
 from headrace.sources.kafka import kind
-from headrace.state.identity import SourceIdentity, load_query
+from headrace.state.identity import CheckpointIdentity, SourceIdentity, load_query, write_checkpoint
 from headrace.state.kept_schemas import SchemaKey, load_schema
 from headrace.state.lease import Heart
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, is_seeded, load_offsets
 from headrace.storage import objects
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 SLOW_DOWN = GenericError(
@@ -122,7 +123,12 @@ def test_a_failure_in_the_middle_of_a_large_object_is_the_same_error(
 def test_a_healthy_file_is_not_taken_for_a_damaged_one(
     lake: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = lake / "0001"
+    storage, name = Storage(lake), TableName("default", "sales")
+    checkpoint = storage.checkpoint(name, "sales", 1)
+    identity = CheckpointIdentity(
+        pipeline="shop", flow="sales", dataset=str(name), generation=1, table_id="t1", sources=()
+    )
+    write_checkpoint(checkpoint, identity, {})
     (checkpoint / "offsets" / "0").replace('v1\n{"batchTimestampMs": 1}\n{}')
     (checkpoint / "commits" / "0").replace("v1\n{}")
     (checkpoint / "metadata").replace('{"id": "1"}')
@@ -134,11 +140,14 @@ def test_a_healthy_file_is_not_taken_for_a_damaged_one(
         lambda: is_seeded(checkpoint),
         lambda: load_metadata(checkpoint / "commits" / "0"),
         lambda: load_query(checkpoint),
+        lambda: list(load_checkpoints(storage, lambda _: True)),
+        lambda: list(find_problems(flow)),
         lambda: load_schema(lake, key),
         lambda: lists._read(checkpoint / "f"),
         lambda: list(spark_log._lines(checkpoint / "f")),
         lambda: kind._initial_offsets(checkpoint, KAFKA),
     ]
+    (flow,) = load_checkpoints(storage, lambda _: True)
     client = lake.files._client  # type: ignore[attr-defined]
     key.file(lake).replace("{}")
     for error, expected in (

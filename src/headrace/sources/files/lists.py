@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.errors import HeadraceError
-from headrace.state.identity import corrupt
+from headrace.state.identity import corrupt, reading
 from headrace.storage.location import Location
 
 _FOLDER = "files"
@@ -160,12 +159,8 @@ def _text(files: Iterable[ReadFile]) -> str:
 
 
 def _read(path: Location) -> str:
-    try:
+    with reading(path):
         return path.read_text()
-    except HeadraceError:
-        raise
-    except (OSError, ValueError) as error:
-        raise corrupt(path, error) from error
 
 
 def _parsed(path: Location, lines: Iterable[str]) -> tuple[ReadFile, ...]:

@@ -10,9 +10,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from headrace.errors import HeadraceError
 from headrace.sources.files.lists import ReadFile
-from headrace.state.identity import SourceIdentity, corrupt, folder_of
+from headrace.state.identity import SourceIdentity, corrupt, folder_of, reading
 from headrace.storage.location import Location
 
 COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
@@ -132,14 +131,10 @@ def seed_log(source: SourceIdentity, last: int, files: Sequence[ReadFile], inter
 
 
 def _lines(path: Location) -> Iterator[str]:
-    try:
+    with reading(path):
         version, *lines = path.read_text().split("\n")
         if version != _VERSION:
             raise ValueError(f"unknown version {version!r}")
-    except HeadraceError:
-        raise
-    except (OSError, ValueError) as error:
-        raise corrupt(path, error) from error
     yield from (line for line in lines if line)
 
 

@@ -51,7 +51,7 @@ from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.history import History
-from headrace.state.identity import SourceIdentity, corrupt, folder_of
+from headrace.state.identity import SourceIdentity, folder_of, reading
 from headrace.storage.location import Location
 
 
@@ -369,17 +369,13 @@ class KafkaKind(SourceKind):
 
 def _initial_offsets(checkpoint: Location, source: SourceIdentity) -> KafkaOffsets:
     path = checkpoint / "sources" / str(folder_of(source)) / "0"
-    try:
+    with reading(path):
         # Spark writes a zero byte first, so that old versions refuse the file (SPARK-19407).
         text = path.read_bytes().lstrip(b"\0").decode("utf-8")
         version, _, offsets = text.partition("\n")
         if version != _VERSION:
             raise ValueError(f"unknown version {version!r}")
         return KafkaOffsets.from_json(json.loads(offsets))
-    except HeadraceError:
-        raise
-    except (OSError, ValueError) as error:
-        raise corrupt(path, error) from error
 
 
 KIND = KafkaKind()
