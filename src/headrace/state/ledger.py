@@ -177,16 +177,18 @@ class Ledger:
 
     def record_late(self, checkpoint: str, batch: int, rows: int) -> bool:
         """Add the late rows of a batch; returns whether the batch was not counted yet."""
-        if self._late().get(checkpoint, {}).get("batch", -1) >= batch:
-            return False
+        is_new = True
 
         def add(held: Any) -> dict[str, Any]:
+            nonlocal is_new
             known = held if isinstance(held, dict) else {}
-            total = known.get(checkpoint, {}).get("rows", 0) + rows
-            return {**known, checkpoint: {"batch": batch, "rows": total}}
+            before = known.get(checkpoint, {})
+            if not (is_new := before.get("batch", -1) < batch):
+                return known
+            return {**known, checkpoint: {"batch": batch, "rows": before.get("rows", 0) + rows}}
 
         (self.folder / _LATE).update_json(add)
-        return True
+        return is_new
 
     def late_rows(self, checkpoint: str) -> int:
         """The late rows that a query has dropped since its checkpoint was opened."""
