@@ -97,17 +97,20 @@ class Quarantine:
 
     def binary_columns(self, dataset: str, rows: Rows) -> frozenset[str]:
         """The binary columns of a dataset, and of the tables whose rows its flows have rejected."""
+        from deltalake.exceptions import DeltaError
+
         storage = self.settings.storage
         sources = (one or {} for one in rows.arrow.column("source").to_pylist())
         paths = {path for one in sources if (path := one.get("path")) is not None}
-        tables = {self._name(dataset)} | {
+        tables = {
             name
-            for name in storage.find_tables()
+            for name in (storage.find_tables() if paths else ())
             if any(f"/{name.schema}/{name.name}/" in path for path in paths)
         }
         found = set[str]()
-        for name in tables:
-            with contextlib.suppress(Exception):  # the table is damaged: its bytes stay as they are
+        for name in {self._name(dataset), *tables}:
+            # A table that cannot be read: its bytes stay as they are.
+            with contextlib.suppress(DeltaError, OSError, ValueError):
                 fields = open_delta(storage.table(name)).schema().fields
                 found.update(one.name for one in fields if str(getattr(one.type, "type", "")) == "binary")
         return frozenset(found)

@@ -17,7 +17,9 @@ from lake import HandFlow, Lake
 from rejected_rows import rejected, write_rejected
 
 from headrace.errors import QuarantineChangedError
+from headrace.project.quarantine import Quarantine
 from headrace.sinks.delta.commit import discard_rows
+from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 
 Call = Callable[..., Any]
@@ -92,6 +94,14 @@ class TestShow:
         broken = {"reasons": [reason("malformed", "record", "no value follows")], "row": None}
         rows[0] |= broken | {"source": rows[0]["source"] | {"value": b'{"id": \xff'}}
         write_rejected(flow, [*rows, rejected(flow, 13, state="replayed"), rejected(flow, 14, batch=1)])
+
+    def test_only_the_text_of_rows_from_tables_and_files_needs_a_look_at_tables(
+        self, headrace: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Storage, "find_tables", lambda _: pytest.fail("no row has a path"))
+        assert "orders-10" in headrace("quarantine", "show", "orders").out
+        monkeypatch.setattr(Quarantine, "binary_columns", lambda *_: pytest.fail("JSON needs no types"))
+        assert headrace("quarantine", "show", "orders", "--json").exit_code == 0
 
     def test_the_oldest_rows_come_first_with_reasons_and_records(self, headrace: Call) -> None:
         assert headrace("quarantine", "show", "orders", "--limit", "3").out.splitlines() == [

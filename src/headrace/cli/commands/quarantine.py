@@ -116,7 +116,9 @@ def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) ->
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
         rows = pipeline.quarantine.show(dataset, chosen, limit=limit)
-        binary = frozenset[str]() if rows is None else pipeline.quarantine.binary_columns(dataset, rows)
+        binary = frozenset[str]()
+        if rows is not None and not invocation.output.is_json:
+            binary = pipeline.quarantine.binary_columns(dataset, rows)
     data = {"columns": [], "rows": [], "cut": False} if rows is None else rows.to_json()
     return Result(data=data, text=lambda: _shown(rows, dataset, binary))
 
