@@ -103,7 +103,7 @@ def _reads_shared(shared: Path, own: Path, storages: Iterable[Storage]) -> bool:
 def _identities(storage: Storage) -> Iterator[tuple[Location, str]]:
     """The identity files of the checkpoints of a storage on this machine, with what tells their versions
     apart."""
-    if storage.root.files.scheme != "file":
+    if not storage.root.is_local:
         return
     with suppress(OSError):
         for _, _, known in find_checkpoints(storage):

@@ -216,7 +216,7 @@ class MaintenanceScheduler:
     def _find_requests(self) -> frozenset[str]:
         if time.monotonic() < self._next_look_s:
             return frozenset()
-        if self.settings.storage.root.files.scheme != "file":
+        if not self.settings.storage.root.is_local:
             self._next_look_s = time.monotonic() + _STORE_LOOK_S
         return find_requests(self.settings.storage)
 

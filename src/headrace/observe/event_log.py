@@ -69,8 +69,8 @@ class DamagedTables:
         return taken
 
     def hold_back(self, rows: Sequence[Row]) -> list[Row]:
-        """Let the rows of batches of these tables wait, and return the others. Rows beyond the most come from
-        the commits."""
+        """Keep the rows of batches of the damaged tables for later, and return the others. Of more rows than
+        the maximum, the rest is left out: the commits of the tables have their counts."""
         names = {str(name) for name in self.since}
         others: list[Row] = []
         for row in rows:

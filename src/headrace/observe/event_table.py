@@ -61,9 +61,7 @@ class EventTable:
             return []
         from deltalake import QueryBuilder
 
-        before, table = self._table, self._open()
-        if before is not None and before is table:
-            before.update_incremental()
+        table = self._newest()
         # Columns are read only for the rows that the condition chooses.
         settings = {"datafusion.execution.parquet.pushdown_filters": "true"}
         return _rows(QueryBuilder(settings).register("t", table).execute(sql).read_all())
@@ -76,8 +74,7 @@ class EventTable:
 
         if not is_table(self.path):
             return 0
-        table = self._open()
-        table.update_incremental()
+        table = self._newest()
         small = [one for one in _files(table) if one["size_bytes"] < _FILE_BYTES / 2]
         if len(small) < FOLD_FILES:
             return 0
@@ -92,6 +89,13 @@ class EventTable:
             table.vacuum(retention_hours=_GRACE_H, enforce_retention_duration=False, dry_run=False)
             return len(small)
         return 0
+
+    def _newest(self) -> DeltaTable:
+        """The table at its newest version."""
+        before, table = self._table, self._open()
+        if before is not None and before is table:
+            before.update_incremental()
+        return table
 
     def _open(self) -> DeltaTable:
         options = dict(self.path.files.table_options)

@@ -64,7 +64,7 @@ class Deployment:
     def volume(self) -> str | None:
         """The folder of the storage; ``None`` for a storage that a container reaches by its URI."""
         root = self.settings.storage.root
-        return str(root) if root.files.scheme == "file" else None
+        return str(root) if root.is_local else None
 
     def named(self, spec: str) -> list[str]:
         return ["--project", spec, "--profile", self.settings.profile]

@@ -121,7 +121,7 @@ class IngestFolder:
             schema.unlink(missing_ok=True)
         root = self._settings.storage.root
         storage = str(root)
-        if root.files.scheme == "file":
+        if root.is_local:
             storage = "../.." if self.is_trial else ".."
         texts = _files(self.root, topics, self._settings, storage)
         for one in topics:
@@ -159,7 +159,7 @@ def save_pipeline(
     """Write a pipeline that ingests topics; existing files are not changed. Return the files, the spec first,
     and the environment variables that it needs."""
     root = settings.storage.root
-    storage = os.path.relpath(str(root), folder.absolute()) if root.files.scheme == "file" else str(root)
+    storage = os.path.relpath(str(root), folder.absolute()) if root.is_local else str(root)
     files = _files(folder, topics, settings, storage)
     given = (*settings.kafka.settings, *settings.configuration)
     variables = [variable_of(key) for key in given if is_secret_key(key)]

@@ -1,4 +1,4 @@
-"""A pipeline's files that are kept in a storage, on this machine: Python code is loaded from local files."""
+"""Local copies of pipelines that are kept in a storage: Python loads code only from local files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WorkingCopy:
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder
-        self._is_copy = folder.files.scheme != "file"
+        self._is_copy = not folder.is_local
         if not self._is_copy:
             self.root: Path = folder.local_path
             return
@@ -58,8 +58,8 @@ class WorkingCopy:
 
 
 def _take_free(folder: Path) -> tuple[Path, IO[str]]:
-    """Return the first subfolder that no process uses, and its lock: one command after another has the same
-    one, so places in its files mean something after its end."""
+    """Return the first subfolder that no process uses, and its lock. Commands that run one after another use
+    the same subfolder, so the file paths in their messages stay valid after they have ended."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in count(1):
         held = (folder / f"{number}.lock").open("w")

@@ -235,7 +235,7 @@ def _refused(error: HeadraceError) -> Check:
 
 def _storage(project: ProjectSettings) -> Check:
     stored = project.storage.root
-    if stored.files.scheme != "file":
+    if not stored.is_local:
         remedy = f"change `storage` in {project.file}"
         try:
             broken = stored.files.find_unsafe(stored.path)

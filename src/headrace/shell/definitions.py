@@ -58,7 +58,6 @@ class Definitions:
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
         self._location: Location = settings.storage.streams
-        self._is_local = self._location.files.scheme == "file"
 
     @property
     def root(self) -> Path:
@@ -74,14 +73,14 @@ class Definitions:
         return definition.name
 
     def names(self, kind: Kind) -> list[str]:
-        if not self._is_local:
+        if not self._location.is_local:
             return []
         files = (self.root / _STATEMENTS).glob(f"{kind}.*.sql")
         return sorted(file.stem.partition(".")[2] for file in files)
 
     def find(self, kind: Kind, name: str) -> tuple[Definition, str] | None:
         """A definition, and its statement; ``None`` if there is none."""
-        if not self._is_local:
+        if not self._location.is_local:
             return None
         file = self._file(kind, name)
         try:

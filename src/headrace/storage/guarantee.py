@@ -19,14 +19,14 @@ def check_guarantee(root: Location) -> None:
     Raises:
         StorageUnsafeError: The store breaks a promise.
     """
-    if root.files.scheme == "file":
+    if root.is_local:
         return
     place = {"storage": root.path, "endpoint": root.files.table_options.get("aws_endpoint")}
     if place.items() <= _read(root / RECORD).items():
         return
     if (broken := root.files.find_unsafe(root.path)) is not None:
         raise unsafe(root, broken)
-    (root / RECORD).replace_json({"tried_at": datetime.now(UTC).isoformat(), "safe": True, **place})
+    (root / RECORD).replace_json({"tried_at": datetime.now(UTC).isoformat(), **place})
 
 
 def _read(record: Location) -> dict[str, Any]:

@@ -32,11 +32,11 @@ class Storage:
         """The storage at a path or a URI, see `locate`; its folder need not exist yet.
 
         Raises:
-            StorageUnsupportedError: There is no such kind of storage, or clients of object stores would not
-                agree on the place: some take these characters for the ends of a URI's path, or decode them.
+            StorageUnsupportedError: The kind of storage is not supported; or the URI of an object store has
+                a `%`, `#` or `?`, which some clients decode, or take for the end of the path.
         """
         root = locate(text, folder, source).resolve()
-        if root.files.scheme != "file" and (found := _UNSAFE.search(root.path)) is not None:
+        if not root.is_local and (found := _UNSAFE.search(root.path)) is not None:
             raise StorageUnsupportedError(
                 f"the location `{text}` is not supported: it has the character `{found[0]}`",
                 location=source,
@@ -65,7 +65,7 @@ class Storage:
     def last_plan(self, home: Location | Path) -> Location:
         """The record of the last plan of a pipeline, by its folder. A pipeline in the storage, as of
         `headrace ingest`, has a record of its own: it shares the storage with another one."""
-        folder = (home if isinstance(home, Location) else locate(str(home))).resolve()
+        folder = (home if isinstance(home, Location) else locate(home)).resolve()
         return self.plans / "-".join((*folder.below(self.root), "last.json"))
 
     @property

@@ -22,8 +22,8 @@ S3 = "s3"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LOCAL = LocalFiles()
 _LEARNERS: list[Callable[[str], None]] = []
-"""The learners of specs that name no bucket. Most pipelines have none: the client of S3 is imported for the
-first bucket."""
+"""The functions `learn` of specs without settings for S3, until this process opens its first bucket. Most
+pipelines use no bucket, so the client of S3 is imported only then."""
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*|)", re.DOTALL)
 
 

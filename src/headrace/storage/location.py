@@ -105,8 +105,8 @@ class Files(Protocol):
         """Write a copy of a file in one step; replaces a file with the new path."""
 
     def find_unsafe(self, folder: str) -> str | None:
-        """Try the operations that keep two writers apart, with files that are deleted again. Return the first
-        one that this storage does not keep safe; ``None`` if there is none."""
+        """Try the operations that keep two writers apart, on a file that is deleted again. Return what this
+        storage does wrong; ``None`` if it is safe for two writers."""
 
     def free_bytes(self, path: str) -> int | None:
         """Return how much can still be written beside a path, which may be missing; ``None`` if unknown."""
@@ -148,24 +148,29 @@ class Location:
         return tuple(self.path.removeprefix(start).split("/")) if self.path.startswith(start) else ()
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is on a disk of this machine, or on one that is mounted here."""
+        return self.files.scheme == "file"
+
+    @property
     def uri(self) -> str:
-        return Path(self.path).as_uri() if self.files.scheme == "file" else self.path
+        return Path(self.path).as_uri() if self.is_local else self.path
 
     @property
     def remove_command(self) -> str:
         """The command that removes the file by hand."""
-        tool = "rm" if self.files.scheme == "file" else f"aws {self.files.scheme} rm"
+        tool = "rm" if self.is_local else f"aws {self.files.scheme} rm"
         return f"{tool} {shlex.quote(self.path)}"
 
     def move_command(self, new: str) -> str:
         """The command that moves the folder out of the storage by hand."""
-        tool = "mv" if self.files.scheme == "file" else f"aws {self.files.scheme} mv --recursive"
+        tool = "mv" if self.is_local else f"aws {self.files.scheme} mv --recursive"
         return f"{tool} {shlex.quote(self.path)} {shlex.quote(new)}"
 
     @property
     def local_path(self) -> Path:
         """The path on a local disk."""
-        if self.files.scheme != "file":
+        if not self.is_local:
             raise StorageUnsupportedError(
                 f"`{self.path}` is not on a local disk, as this command or function needs",
                 facts=("nothing was read or written",),
@@ -278,7 +283,9 @@ class Location:
 
     def copy(self, new: Location) -> None:
         # A file that cannot be read is no failure to write.
-        if self.look() is None:
+        if self.is_local:
+            self.open().close()
+        elif self.look() is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
         with new._writing():
             self.files.copy(self.path, new.path)
@@ -304,7 +311,7 @@ class Location:
         """The error to raise if the storage refuses to write here."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self.full()
-        is_taken = error.errno in (errno.ENOTDIR, errno.EEXIST) and self.files.scheme == "file"
+        is_taken = error.errno in (errno.ENOTDIR, errno.EEXIST) and self.is_local
         parents = Path(self.path).parents if is_taken else ()
         if (taken := next((one for one in parents if one.is_file()), None)) is not None:
             move = Location(str(taken), self.files).move_command(f"{taken}.moved")

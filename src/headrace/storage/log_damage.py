@@ -75,7 +75,7 @@ def _table_of_uri(text: str) -> Location | None:
     """The table of the URI that ends a text; ``None`` for a path of this machine."""
     begins = [one.start() for one in _URI.finditer(text)]
     located = locate_supported(text[begins[-1] :]) if begins else None
-    return None if located is None or located.files.scheme == "file" else located
+    return None if located is None or located.is_local else located
 
 
 def log_unreadable(file: Location, fault: str) -> LogUnreadableError:

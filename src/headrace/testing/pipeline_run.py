@@ -118,10 +118,10 @@ def _loaded(pipeline: str | Path | Pipeline, profile: str | None) -> Pipeline:
 
 def _kept(storage: str | Path, real: Storage) -> Path:
     """The storage of a test, which may hold only tables of tests."""
-    root = Storage.at(storage).root.local_path
-    own = real.root.local_path if real.root.files.scheme == "file" else None
+    location, own = Storage.at(storage).root, real.root
+    root = location.local_path
     foreign = (root / "tables").exists() and not (root / SOURCES).exists()
-    within = own is not None and (root.is_relative_to(own) or own.is_relative_to(root))
+    within = location == own or bool(location.below(own) or own.below(location))
     if foreign or within or any((above / "_delta_log").is_dir() for above in (root, *root.parents)):
         raise ArgumentInvalidError(
             f"run: the storage {root} is not a storage of tests",
@@ -286,9 +286,7 @@ class Tables(Mapping[str, list[Row]]):
         from headrace.runtime.session import open_spark
 
         spark = open_spark(self._settings.name).spark
-        stored = spark.read.format("delta").load(
-            str(self._settings.storage.table(self._name(name)).local_path)
-        )
+        stored = spark.read.format("delta").load(str(self._settings.storage.table(self._name(name))))
         return new_frame(spark, stored.toArrow(), stored.schema)
 
     def verify(self) -> Proof:

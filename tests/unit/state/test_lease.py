@@ -282,7 +282,7 @@ def test_the_time_to_expire_is_a_property_of_the_storage(
     heart.acquire(path, "sales")
     end(heart)
     file, silence_s = beat_of(path), path.files.silence_s
-    assert silence_s == (20.0 if path.files.scheme == "file" else 60.0)
+    assert silence_s == (20.0 if path.is_local else 60.0)
     file.replace_json({"beat": 9, "monotonic": time.monotonic() - silence_s + 5.0})
     with pytest.raises(SecondDriverError):
         other.acquire(path, "sales")
@@ -377,7 +377,7 @@ def test_a_heart_goes_on_after_a_heartbeat_or_a_release_has_failed(
 
 def test_a_lease_that_the_system_does_not_read_is_not_free(path: Location, heart: Heart) -> None:
     heart.acquire(path.parent / "other.json", "other")
-    if path.files.scheme == "file":
+    if path.is_local:
         Path(path.path).mkdir()
         with pytest.raises(LeaseUnreadableError, match="Is a directory"):
             heart.acquire(path, "sales")

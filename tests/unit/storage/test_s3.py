@@ -227,7 +227,7 @@ def test_a_store_that_ignores_conditions_is_refused_before_anything_is_written(
 def test_a_write_whose_answer_is_lost_knows_its_own_object(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if location.files.scheme == "file":
+    if location.is_local:
         return
     client = location.files._client  # type: ignore[attr-defined]
 

@@ -55,7 +55,7 @@ def write_template(folder: Path, storage: str | None = None) -> tuple[Path, ...]
     texts = {**template_files(pipeline_name(folder)), **files_around()}
     if storage is not None:
         root = locate(storage)
-        if root.files.scheme != "file":
+        if not root.is_local:
             texts["requirements.txt"] = texts["requirements.txt"].replace("[test]", "[s3,test]")
         line = f"storage: {json.dumps(root.path)}\n"
         texts["headrace.yml"] = texts["headrace.yml"].replace("storage: ./lake\n", line, 1)
