@@ -35,6 +35,8 @@ class SourceLocation:
     length: int | None = None  # characters to underline from ``column``
     # The name under which Python has loaded the file, if it has; `path` is what people read.
     file: str | None = field(default=None, compare=False, repr=False)
+    # Whether a statement of SQL is there: in an SQL file, or in a cell of a notebook.
+    is_sql: bool = field(default=False, compare=False, repr=False)
 
     def __str__(self) -> str:
         line = f":{self.line}" if self.line else ""

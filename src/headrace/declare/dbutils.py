@@ -220,6 +220,12 @@ class _Files(_Part):
         found = sorted(given.iterdir()) if given.is_dir() else [given]
         return [_file_info(entry) for entry in found]
 
+    def __getattr__(self, name: str) -> Any:
+        if "mount" in name.lower() and not name.startswith("_"):
+            # Python's own modules read a path, and give it no other name.
+            raise _unsupported(self._settings, f"{self._name}.{name}", [_MOUNTED])
+        return super().__getattr__(name)
+
 
 def _file_info(entry: Path) -> FileInfo:
     found = entry.stat()
@@ -268,9 +274,6 @@ _MOUNTED = (
 
 
 def _unsupported(settings: ProjectSettings, what: str, remedies: Sequence[str]) -> FeatureUnsupportedError:
-    if "mount" in what.lower():
-        # Python's own modules read a path, and give it no other name.
-        remedies = [_MOUNTED]
     return FeatureUnsupportedError(
         f"this version does not support {what}",
         location=caller(settings.root),

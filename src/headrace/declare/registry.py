@@ -151,8 +151,7 @@ def _without_dataset(function: Any, expectations: tuple[Expected, ...]) -> Expec
 
 
 def _duplicate(kind: str, name: str, first: SourceLocation, second: SourceLocation) -> DuplicateNameError:
-    in_sql = second.path.endswith(".sql")
-    other = "another name" if in_sql else f'another name, such as name="{name.rpartition(".")[2]}_2"'
+    other = "another name" if second.is_sql else f'another name, such as name="{name.rpartition(".")[2]}_2"'
     return DuplicateNameError(
         f"the {kind} `{name}` is declared twice",
         location=second,

@@ -30,7 +30,7 @@ def build_cluster(
 
 
 def named_master(spec: Spec) -> str | None:
-    """The Spark master that the spec names, in one of two places."""
+    """The Spark master of the spec: ``runtime.master``, or ``spark.master`` of ``configuration``."""
     return spec.runtime.master or spec.configuration.get("spark.master")
 
 

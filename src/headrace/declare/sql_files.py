@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, assert_never
@@ -93,14 +93,14 @@ def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: b
 
 def split_text(text: str, path: str) -> Iterator[SqlText]:
     """The statements of a text; a comment, a string or a name without an end is an error."""
-    whole = SqlText(text, SourceLocation(path, 1, 1))
+    whole = SqlText(text, SourceLocation(path, 1, 1, is_sql=True))
     try:
         found = list(split_statements(text))
     except SqlTokenError as error:
         raise open_literal(whole, error) from error
     for start, stop in found:
         begins = whole.locate(start, start, None)
-        yield SqlText(text[start:stop], SourceLocation(path, begins.line, begins.column))
+        yield SqlText(text[start:stop], replace(begins, length=None))
 
 
 def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:

@@ -46,7 +46,7 @@ def explain_failure(text: str, location: SourceLocation) -> tuple[list[str], lis
 
 
 def _settings(location: SourceLocation) -> list[str]:
-    if location.path.lower().endswith(".sql"):
+    if location.is_sql:
         of_flow = f"above the statement:   SET {ANSI_SETTING} = false;"
     else:
         of_flow = f'in the decorator:   spark_conf={{"{ANSI_SETTING}": "false"}}'

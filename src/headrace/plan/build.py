@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.contracts.expectations import with_checks
-from headrace.errors import HeadraceError, PlanFailedError, RowsMissingError, SourceLocation
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
@@ -37,6 +37,7 @@ from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of
+from headrace.plan.plan_errors import raise_all
 from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
 from headrace.plan.resolved import Resolved
 from headrace.plan.resolver import FindTable, Resolver
@@ -74,7 +75,7 @@ def build_plan(
     before each read of a source; what it returns is read instead. ``find_table`` is told of each table that
     no file declares, before it is looked up. Several errors are raised as one `PlanFailedError`.
     """
-    _raise_all([*check_declarations(declarations), *check_declared_expectations(declarations)])
+    raise_all([*check_declarations(declarations), *check_declared_expectations(declarations)])
     declarations = _completed(declarations, settings)
     # Isolated: a run of the pipeline can register its tables under the same names at the same time.
     with isolated_session(spark, settings.database) as (session, stand_ins), active_session(session):
@@ -87,7 +88,7 @@ def build_plan(
         declarations = resolver.declarations
         settings_errors = find_wrong_settings(spark, settings, declarations)
         errors = [*resolver.errors, *_property_errors(session, declarations), *settings_errors]
-        _raise_all(errors, resolver.downstream)
+        raise_all(errors, resolver.downstream)
         plan = _assemble(resolver)
         if not resolver.is_test:
             plan = with_state_checks(session, plan, resolver.flows)
@@ -133,30 +134,6 @@ def _completed(declarations: Declarations, settings: ProjectSettings) -> Declara
     exact = {str(dataset.name).casefold(): dataset.name for dataset in declarations.datasets}
     flows = (replace(flow, target=exact[str(flow.target).casefold()]) for flow in declarations.flows)
     return replace(declarations, datasets=tuple(map(clean, declarations.datasets)), flows=tuple(flows))
-
-
-def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, TableName] | None = None) -> None:
-    unique = {(error.headline, error.location): error for error in errors}
-    if unique:
-        # Datasets that read each other in a cycle are named by its error.
-        named = {name for error in unique.values() for name in error.params.get("cycle", ())}
-        unchecked = {name: read for name, read in (downstream or {}).items() if str(name) not in named}
-        raise _one_error(list(unique.values()), unchecked)
-
-
-def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, TableName]) -> HeadraceError:
-    """One error for all; with the datasets that were not checked because of them."""
-    error = errors[0]
-    if len(errors) > 1:
-        located = [(one.location, one) for one in errors if one.location is not None]
-        located.sort(key=lambda pair: (pair[0].path, pair[0].line))
-        error = PlanFailedError([*(one for _, one in located), *(one for one in errors if not one.location)])
-    if not downstream or isinstance(error, RowsMissingError):
-        return error
-    listed = ", ".join(f"{name.short} (reads {read.short})" for name, read in sorted(downstream.items()))
-    names = {"not_checked": sorted(map(str, downstream))}
-    fact = f"not checked, because what they read has an error: {listed}"
-    return error.with_(facts=(*error.facts, fact), params={**error.params, **names})
 
 
 def _assemble(resolver: Resolver) -> Plan:

@@ -150,7 +150,7 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
                 (remedy,) = did_you_mean(key, _DELTA_PROPERTIES, "remove the property, or correct its name")
             elif "INVALID_INTERVAL" in text:
                 problem, facts = f"the table property {key} = {value} is not a time", []
-                is_sql = dataset.location.path.endswith(".sql")
+                is_sql = dataset.location.is_sql
                 remedy = f"'{key}' = 'interval 30 days'" if is_sql else f'"{key}": "interval 30 days"'
                 remedy = f"write a time such as:   {remedy}"
             raise _invalid(dataset, key, problem, remedy, *facts) from error

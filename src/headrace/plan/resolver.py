@@ -21,7 +21,7 @@ from headrace.model.declarations import (
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.model.queries import PythonQuery, Query, SqlQuery
+from headrace.model.queries import PythonQuery, Query
 from headrace.model.snapshots import Snapshots, StoredSnapshots
 from headrace.plan import columns, validate
 from headrace.plan.catalog import StandIns
@@ -190,8 +190,7 @@ class Resolver:
         plan = resolved.plan
         if table.can_be_view and not plan.streaming:
             raise _ReadsNoStreamError
-        reads, is_sql = () if resolved.views else resolved.reads, isinstance(query, SqlQuery)
-        validate.check_query_kind(plan, table, flow.location, reads, is_sql=is_sql)
+        validate.check_query_kind(resolved, table, flow.location)
         resolved = self._unsorted(resolved, flow)
         plan = resolved.plan
         sources = planned_sources(plan, self.stand_ins.name_of, self.settings, flow.location)
@@ -247,8 +246,7 @@ class Resolver:
         declared = self._declared_schema(view)
         flow = next(one for one in self.declarations.flows if one.target == view.name)
         resolved = self._query(view, flow.query, flow.spark_conf)
-        reads, is_sql = () if resolved.views else resolved.reads, isinstance(flow.query, SqlQuery)
-        validate.check_query_kind(resolved.plan, view, view.location, reads, is_sql=is_sql)
+        validate.check_query_kind(resolved, view, view.location)
         validate.check_columns(resolved.plan.schema, view, view.location, self.settings.root)
         if declared is not None:
             validate.check_declared(declared, resolved.plan.schema, view, view.location)
@@ -428,7 +426,8 @@ class Resolver:
             remedies=[
                 "declare its schema and read it with spark.read, to look up rows of the table itself"
                 if itself
-                else f"let {' or '.join(f'`{one}`' for one in labels)} read a table outside of the cycle"
+                else "break the cycle: remove a read of one of these tables from the query of "
+                + " or ".join(f"`{one}`" for one in labels)
             ],
             params={"cycle": names},
         )

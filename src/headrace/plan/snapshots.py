@@ -201,11 +201,13 @@ class SnapshotReader:
 
     def _entries(self, folder: Location, last: Version | None) -> dict[Version, Location]:
         found: dict[Version, Location] = {}
-        for path, version in list_snapshots(folder):
+        listed = list_snapshots(folder)
+        for path, version in listed:
             if version is None:
                 if not is_complete(path):
                     continue
-                raise self._invalid(f"the name of {path} is not a version", _renamed(path, folder, last))
+                remedy = _rename_remedy(path, [last, *(other for _, other in listed)])
+                raise self._invalid(f"the name of {path} is not a version", remedy)
             if version in found:
                 raise self._invalid(
                     f"{found[version]} and {path} have the same version", "remove one of the two"
@@ -301,14 +303,16 @@ def without_versions(name: str, *, is_view: bool) -> FeatureUnsupportedError:
 _NAMES = "name the snapshots by whole numbers, dates (2026-01-31) or timestamps (2026-01-31T08-30-00)"
 
 
-def _renamed(path: Location, folder: Location, last: Version | None) -> str:
-    """How to name a snapshot. `last`: the version that was applied last."""
-    versions = [last, *(version for _, version in list_snapshots(folder))]
+def _rename_remedy(path: Location, versions: Sequence[Version | None]) -> str:
+    """How to name a snapshot. `versions`: the one that was applied last, and those of the folder."""
     numbers = [one for one in versions if isinstance(one, int)]
     if not numbers:
+        last = versions[0]
         return _NAMES if last is None else f"rename it to a version of the same type, above {last}"
-    new = folder / f"{max(numbers) + 1}{''.join(PurePosixPath(path.name).suffixes)}"
-    return f"rename it to the next version, above all that were applied:   {path.move_command(str(new))}"
+    suffix = _SUFFIXES.search(path.name)
+    new = path.parent / f"{max(numbers) + 1}{suffix[0] if suffix else ''}"
+    move = path.move_command(str(new), is_folder=path.name not in path.parent.list_files())
+    return f"rename it to the next version, above all that were applied:   {move}"
 
 
 _FORMATS: Mapping[str, str] = {

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     BrokerUnreachableError,
     HeadraceError,
-    PlanFailedError,
     SourceLocation,
     SourceReadTwiceError,
     StreamingQueryForOnceFlowError,
@@ -26,6 +25,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
+from headrace.plan.plan_errors import raise_all
 from headrace.plan.snapshots import marker_stream
 from headrace.plan.stages import Plan, RunFlowStage
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
@@ -102,8 +102,7 @@ def find_sources(plan: Plan, systems: Systems) -> Plan:
                 continue
             if seen is not None:
                 found[planned.flow.name, source.index] = seen
-    if errors:
-        raise errors[0] if len(errors) == 1 else PlanFailedError(errors)
+    raise_all(errors)
     return replace(plan, found=found, unchecked=tuple(unchecked))
 
 
@@ -176,7 +175,7 @@ def resolve_once(
 
 
 def _not_a_stream(flow: StreamingFlow) -> list[str]:
-    if flow.location.path.endswith(".sql"):
+    if flow.location.is_sql:
         return ["read without STREAM, to apply the rows once", "or remove ONCE, to read each new record"]
     place = argument_location(flow.location, "once")
     return [

@@ -39,10 +39,9 @@ from headrace.model.declarations import (
 from headrace.model.notes import Note
 from headrace.plan import columns
 from headrace.plan.evaluate import shortened
-from headrace.plan.logical import LogicalPlan
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
-from headrace.plan.stages import TableRead
+from headrace.plan.resolved import Resolved
 from headrace.sinks.registry import format_of
 from headrace.syntax.call_arguments import argument_location, return_location
 from headrace.syntax.locations import pinpoint
@@ -80,8 +79,8 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
 
 def _add_flow(table: StreamingTable) -> list[str]:
     name = table.name.short
-    if _is_sql(table.location):
-        flow = f"CREATE FLOW add_rows AS INSERT INTO {name} BY NAME SELECT * FROM STREAM TABLE;"
+    if table.location.is_sql:
+        flow = f"CREATE FLOW add_rows AS INSERT INTO {name} BY NAME SELECT * FROM STREAM source_table;"
         return [f"write a flow below it:   {flow}", "or remove the table"]
     return [
         f'write a flow below it:   @hr.append_flow(target="{name}")',
@@ -102,7 +101,7 @@ def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Itera
         kind = "materialized view" if isinstance(target, MaterializedView) else "temporary view"
         problem = f"which is a {kind} ({target.location})"
         table = f"{flow.target.name}_rows"
-        in_sql = _is_sql(flow.location)
+        in_sql = flow.location.is_sql
         declares = f"CREATE STREAMING TABLE {table};" if in_sql else f'hr.create_streaming_table("{table}")'
         remedies = (
             f"declare a streaming table, such as:   {declares}",
@@ -186,20 +185,17 @@ def _forbidden(dataset: Stored, key: str, reason: str) -> PropertyForbiddenError
     )
 
 
-def check_query_kind(
-    plan: LogicalPlan, dataset: Stored, location: SourceLocation, reads: Sequence[TableRead], *, is_sql: bool
-) -> None:
-    """The query of a streaming table must be a stream, that of a materialized view a batch query.
-
-    `reads`: the tables that the query itself reads.
-    """
+def check_query_kind(resolved: Resolved, dataset: Stored, location: SourceLocation) -> None:
+    """The query of a streaming table must be a stream, that of a materialized view a batch query."""
     wants_stream = isinstance(dataset, StreamingTable)
-    if plan.streaming == wants_stream:
+    if resolved.plan.streaming == wants_stream:
         return
     kind: type[BatchQueryForStreamingTableError | StreamingQueryForViewError]
     name = dataset.name.short
-    if len(reads) == 1 and not is_sql:
-        location = reads[0].location
+    is_sql = location.is_sql
+    if len(resolved.reads) == 1 and not (resolved.views or is_sql):
+        # The query itself reads the one table.
+        location = resolved.reads[0].location
     if wants_stream:
         kind = BatchQueryForStreamingTableError
         summary = f"the query of the streaming table `{name}` reads no stream"
@@ -219,25 +215,21 @@ def check_query_kind(
     raise kind(summary, location=location, remedies=remedies, params={"dataset": str(dataset.name)})
 
 
-def _is_sql(location: SourceLocation) -> bool:
-    return location.path.endswith(".sql")
-
-
 def check_appends(error: Exception, name: str, location: SourceLocation) -> HeadraceError:
     """The error for a query that Spark would refuse to run as a stream."""
     reason = shortened(str(error)).splitlines()[0]
-    is_sort = reason.startswith("Sorting is not supported")
-    if is_sql := _is_sql(location):
-        declares = "CREATE MATERIALIZED VIEW, and read with FROM name, without STREAM"
-    else:
-        declares = "@hr.materialized_view, and read with spark.read.table(..)"
-    remedies = ["remove " + ("ORDER BY" if is_sql else ".orderBy(..) or .sort(..)")] if is_sort else []
+    summary = f"Spark cannot run the query of `{name}` as a stream: {reason}"
+    sort, view = ".orderBy(..) or .sort(..)", "@hr.materialized_view, and read with spark.read.table(..)"
+    if location.is_sql:
+        sort, view = "ORDER BY", "CREATE MATERIALIZED VIEW, and read with FROM name, without STREAM"
+    remedies = [f"declare it with {view}"]
+    if reason.startswith("Sorting is not supported"):
+        summary = f"`{name}` sorts a stream, which has no end"
+        remedies = [f"remove {sort}", f"or {remedies[0]}"]
     return StreamingUnsupportedError(
-        f"`{name}` sorts a stream, which has no end"
-        if is_sort
-        else f"Spark cannot run the query of `{name}` as a stream: {reason}",
+        summary,
         location=return_location(location),
-        remedies=[*remedies, f"{'or ' if is_sort else ''}declare it with {declares}"],
+        remedies=remedies,
         params={"name": name, "condition": getattr(error, "getCondition", lambda: None)()},
     )
 
@@ -276,7 +268,7 @@ def check_declared(
     if different or absent:
         remedies.append("correct these columns in the query, or in the schema")
     if extra:
-        quoted, select = ("`", "SELECT {}") if _is_sql(location) else ('"', ".select({})")
+        quoted, select = ("`", "SELECT {}") if location.is_sql else ('"', ".select({})")
         names = (f"{quoted}{field['name']}{quoted}" for field in columns.fields(declared))
         remedies.append(f"select only its columns in the query:   {select.format(', '.join(names))}")
         fields = [field for field in columns.fields(schema) if field["name"] in extra]
@@ -437,7 +429,7 @@ def stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -
         remedies=[
             f'read its changes, each with _change_type:   hr.read_changes("{name}")',
             "or read it as a whole, in a materialized view:   "
-            + (f"FROM {name}" if _is_sql(access.location) else f'spark.read.table("{name}")'),
+            + (f"FROM {name}" if access.location.is_sql else f'spark.read.table("{name}")'),
             "or skip all commits that change rows, and also the new rows in them:   "
             f'spark.readStream.option("skipChangeCommits", "true").table("{name}")',
         ],
@@ -447,17 +439,17 @@ def stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -
 
 def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchError:
     """The error for a temporary view that is read as a stream and is a batch, or the reverse."""
-    name, in_sql = view.name.short, _is_sql(access.location)
+    name, in_sql = view.name.short, access.location.is_sql
     if access.streaming:
         problem = "a batch query, but is read as a stream"
         reads = f"FROM {name}" if in_sql else f'spark.read.table("{name}")'
         declares = "CREATE MATERIALIZED VIEW" if in_sql else "@hr.materialized_view"
-        change = "add STREAM" if _is_sql(view.location) else "change spark.read to spark.readStream"
+        change = "add STREAM" if view.location.is_sql else "change spark.read to spark.readStream"
     else:
         problem = "a streaming query, but is read as a batch"
         reads = f"FROM STREAM {name}" if in_sql else f'spark.readStream.table("{name}")'
         declares = "CREATE STREAMING TABLE" if in_sql else "@hr.table"
-        change = "remove STREAM" if _is_sql(view.location) else "change spark.readStream to spark.read"
+        change = "remove STREAM" if view.location.is_sql else "change spark.readStream to spark.read"
     return ViewReadMismatchError(
         f"the temporary view `{name}` is {problem}",
         location=access.location,

@@ -35,8 +35,11 @@ _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _STABLE_S = 60.0
 """A query that ran for so long had recovered from the error before."""
-_MISSING = (
-    *(TableLostError, UpstreamMissingError, CheckpointLostError, CheckpointCorruptError),
+_STORAGE_AWAY = (
+    TableLostError,
+    UpstreamMissingError,
+    CheckpointLostError,
+    CheckpointCorruptError,
     StorageAccessError,
 )
 """Errors that a flow meets while it runs if the disk or the bucket of the storage is away for a moment."""
@@ -70,7 +73,7 @@ def run_attempts(
                 attempt = missing = 0
             attempt += 1
             passes = error.transient or (limit is None and isinstance(error, StorageUnwritableError))
-            is_missing = runner.was_opened and isinstance(error, _MISSING)
+            is_missing = runner.was_opened and isinstance(error, _STORAGE_AWAY)
             missing = missing + 1 if is_missing else 0
             ends = missing >= TRIGGERED_ATTEMPTS or (limit is not None and attempt >= limit)
             if ends or not (passes or is_missing):

@@ -162,10 +162,7 @@ class SparkExecutors:
         self._idle_twice: frozenset[str] = frozenset()
 
     def look(self) -> int:
-        """Returns how many there are now, and notes which of them have nothing to do.
-
-        The rows of a batch that Spark keeps, and its tasks, are the work of a batch that is not over.
-        """
+        # The rows of a batch that Spark keeps, and its tasks, are the work of a batch that is not over.
         found = self._context.statusStore().executorList(True)
         active = [one for one in map(found.apply, range(found.size())) if one.id() != "driver"]
         idle = frozenset(one.id() for one in active if not one.activeTasks() and not one.rddBlocks())
@@ -176,8 +173,7 @@ class SparkExecutors:
         self._context.requestTotalExecutors(total, 0, self._jvm.scala.collection.immutable.HashMap())
 
     def give_back(self, most: int) -> None:
-        """End up to some executors that had nothing to do at the last two looks. Spark itself refuses to end
-        an executor that has got a task meanwhile."""
+        # Spark itself refuses to end an executor that has got a task meanwhile.
         chosen = sorted(self._idle_twice, key=lambda name: (len(name), name), reverse=True)[:most]
         if chosen:
             names = self._jvm.PythonUtils.toSeq(chosen)

@@ -128,7 +128,10 @@ class Failures:
         if isinstance(error, RefusedError):
             error = error.with_location(declared.location)
         # Tables and events keep the texts of exceptions.
-        return error if self.settings is None else self.settings.redactor.error(error)
+        error = error if self.settings is None else self.settings.redactor.error(error)
+        if not isinstance(carried or failure, HeadraceError) and error.__cause__ is None:
+            error.__cause__ = carried or failure  # whose trace --debug prints
+        return error
 
     def text_of(self, failure: BaseException) -> str:
         text = text_of(failure)

@@ -229,7 +229,8 @@ class FlowRunner:
         except PlanAgain:
             raise
         except Exception as error:
-            raise self.failures.as_error(error, self.planned.flow) from error
+            coded = self.failures.as_error(error, self.planned.flow)
+            raise coded from coded.__cause__
 
     def _start(
         self, opened: OpenedFlow, function: BatchFunction, session: SparkSession, limit: int | None
@@ -274,9 +275,11 @@ class FlowRunner:
             if isinstance(state.failure, PlanAgain) or self.is_outdated():
                 return "plan again"
             planned = self.planned
-            raise self.failures.as_error(
+            coded = self.failures.as_error(
                 error, planned.flow, state.failure, state.reading, planned.expectations
-            ) from error
+            )
+            # Its cause is the exception of the batch function, where one has raised it.
+            raise coded from coded.__cause__
         finally:
             _end(query, state, opened, stop)
             if self.progress.batches:

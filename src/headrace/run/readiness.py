@@ -225,7 +225,7 @@ def _error(
             f"{label} reads {name.short}, which {found.why}",
             location=location,
             facts=(*found.facts, "nothing was read or written"),
-            remedies=(found.remedy.format(reader=target.short),),
+            remedies=(found.remedy.replace("{reader}", target.short),),
             params={"table": str(name)},
         )
     return None

@@ -246,6 +246,7 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
             stage=stage,
             quarantine=quarantine_of(stage.view.name, context.settings.storage),
             max_rejected=stage.view.max_rejected or context.settings.max_rejected,
+            limit_place=None if stage.view.max_rejected else context.settings.places.get("max_rejected"),
         ),
         context=context,
     )

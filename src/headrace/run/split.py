@@ -39,14 +39,18 @@ def check_rejected(
     flow: Flow,
     limit: RejectionLimit,
     counts: BatchCounts,
+    *,
     expectations: Sequence[Expectation],
-    examples: Callable[[], Iterable[str]],
+    examples: Iterable[str],
     outcome: str,
     past: Iterable[Mapping[str, Any]] = (),
     place: SourceLocation | None = None,
 ) -> None:
-    """Check that no more records are rejected than a dataset allows. Nothing is committed yet. `examples`:
-    a line for each of the first rejected records. `place`: where the spec sets the limit."""
+    """Check that no more records are rejected than a dataset allows. Nothing is committed yet.
+
+    `examples`: a line for each of the first rejected records; they are computed as they are taken. `place`:
+    where the spec sets the limit.
+    """
     if not _rejected(own := counts.to_json()):
         return
     judged = [own, *past]
@@ -71,7 +75,7 @@ def check_rejected(
                 for one in counts.bad_records
                 if one.action == "quarantine"
             ),
-            *islice(examples(), _SHOWN),
+            *islice(examples, _SHOWN),
             outcome,
         ),
         remedies=(
@@ -183,18 +187,15 @@ class BatchSplit:
             if planned.max_rejected is not None:
                 rejected, records = split.rejected_rows
                 counts = split.counts(records - rejected).with_bad_records(found.counts)
-                limit = planned.max_rejected
-                batch = f"batch {stamp.batch} was not written"
-                past = self._past(limit.batches - 1)
                 check_rejected(
                     planned.flow,
-                    limit,
+                    planned.max_rejected,
                     counts,
-                    planned.expectations,
-                    lambda: self._examples(split, rows),
-                    batch,
-                    past,
-                    planned.limit_place,
+                    expectations=planned.expectations,
+                    examples=self._examples(split, rows),
+                    outcome=f"batch {stamp.batch} was not written",
+                    past=self._past(planned.max_rejected.batches - 1),
+                    place=planned.limit_place,
                 )
             if counted or found.quarantined or (is_first and self.quarantine.holds(split.session, stamp)):
                 written = self.quarantine.write(
@@ -208,6 +209,7 @@ class BatchSplit:
         """A line for each of the first rejected records."""
         yield from map(_line, quarantined.select("source", "reasons").limit(_SHOWN).collect())
         if self.planned.repeatable:
+            # Dropped rows are computed once more, and have to be the same rows.
             yield from (
                 _shown(row, self.planned.coordinates) for row in split.dropped.limit(_SHOWN).collect()
             )
@@ -256,6 +258,7 @@ class RefreshSplit:
     stage: RefreshViewStage
     quarantine: QuarantineTable
     max_rejected: RejectionLimit | None
+    limit_place: SourceLocation | None = None  # where the spec sets the limit; ``None`` if the view has it
 
     def begin(self, rows: DataFrame, stamp: RefreshStamp) -> SplitRows:
         split = self._split(rows, stamp)
@@ -286,9 +289,14 @@ class RefreshSplit:
         if self.max_rejected is not None:
             rejected, rows = split.rejected_rows
             counts = split.counts(rows - rejected)
-            rejecting = self.stage.view.expectations
             check_rejected(
-                stage.planned.flow, self.max_rejected, counts, rejecting, lambda: _examples(split), _KEPT
+                stage.planned.flow,
+                self.max_rejected,
+                counts,
+                expectations=stage.view.expectations,
+                examples=_examples(split),
+                outcome=_KEPT,
+                place=self.limit_place,
             )
         self.quarantine.forget_missing(split.session)
         if split.quarantined_rows or self.quarantine.exists(split.session):

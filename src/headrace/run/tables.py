@@ -336,8 +336,7 @@ def _refuse_other_keys(stage: OpenTableStage, state: TableState, flows: Sequence
         return
     # The keys are an argument of the flow, and not of the table.
     location = flows[0].flow.location if flows else stage.table.location
-    is_sql = location.path.endswith(".sql")
-    was_written = f"KEYS ({', '.join(held)})" if is_sql else f"keys={json.dumps(held)}"
+    was_written = f"KEYS ({', '.join(held)})" if location.is_sql else f"keys={json.dumps(held)}"
     raise KeysChangedError(
         f"the table {name.short} was built with {was}; the file now declares {now}",
         location=argument_location(location, "keys"),

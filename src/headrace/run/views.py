@@ -140,10 +140,7 @@ class ViewRunner:
 
     def _error(self, failure: Exception) -> HeadraceError:
         flow, expectations = self.stage.planned.flow, self.view.expectations
-        error = self.context.failures().as_error(failure, flow, expectations=expectations)
-        if error.__cause__ is None and error is not failure:
-            error.__cause__ = failure  # whose trace --debug prints
-        return error
+        return self.context.failures().as_error(failure, flow, expectations=expectations)
 
     def skip(self, reason: str) -> None:
         result = ViewResult(dataset=self.view.name, outcome="skipped", reason=reason)

@@ -52,8 +52,8 @@ _CODE = "transformations"
 
 
 class Definitions:
-    """The definitions of a storage. One in an object store has none: queries work there, and what defines
-    something is refused."""
+    """The definitions in a storage. A storage in an object store has none: queries work there, and statements
+    that define something are refused."""
 
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
@@ -87,7 +87,7 @@ class Definitions:
             text = file.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        location = SourceLocation(display_path(file, self.root), 1, 1)
+        location = SourceLocation(display_path(file, self.root), 1, 1, is_sql=True)
         found = parse_stream_statement(Cursor(SqlText(text, location)))
         assert isinstance(found, CreateTable | CreateScan | CreateStream)
         if isinstance(found, CreateStream) and found.name is None:

@@ -58,7 +58,7 @@ class Meaning:
 
     message: re.Pattern[str]
     error: type[HeadraceError]
-    what: str  # the problem, as words that follow the name of the flow
+    what: str  # the problem; {table} is what the flow reads
     facts: tuple[str, ...] = ()  # facts in addition to Spark's message
     remedy: str | None = None  # the remedy; ``None`` for a full refresh
 
@@ -67,14 +67,14 @@ class Meaning:
         # What Spark or Delta advises is for other programs.
         cause = failed.cause.partition(" Please ")[0]
         reads: list[str] = []
-        what, is_table = self.what, self.what.startswith("a table that it reads")
-        if is_table and len(failed.sources) == 1:
+        table = "a table that it reads"
+        if len(failed.sources) == 1:
             source = failed.sources[0]
-            what = what.removeprefix("a table that it reads").removeprefix(" as a stream")
-            what = f"{source.describe()}, which it reads,{what}"
+            table = f"{source.describe()}, which it reads,"
             failed = replace(failed, location=source.location)
-        elif is_table and failed.sources:
+        elif failed.sources:
             reads = [f"it reads {', '.join(one.describe() for one in failed.sources)}"]
+        what = self.what.replace("{table}", table)
         return failed.error(self.error, what, (*reads, *self.facts, cause), remedy)
 
 
@@ -182,8 +182,11 @@ class SourceKind(ABC):
 
     def explain_failure(self, failed: FailedQuery) -> HeadraceError | None:
         """The error for a failure that comes from such a source; ``None`` for others."""
-        found = (one for one in self.meanings if one.message.search(failed.text))
-        return next((one.explain(failed) for one in found), None)
+        meaning = next((one for one in self.meanings if one.message.search(failed.text)), None)
+        if meaning is None:
+            return None
+        own = [one for one in failed.sources if isinstance(one, self.source)]
+        return meaning.explain(replace(failed, sources=own))
 
     # -- sinks of the same format
 

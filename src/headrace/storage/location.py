@@ -162,9 +162,10 @@ class Location:
         tool = "rm" if self.is_local else f"aws {self.files.scheme} rm"
         return f"{tool} {shlex.quote(self.path)}"
 
-    def move_command(self, new: str) -> str:
-        """The command that moves the folder out of the storage by hand."""
-        tool = "mv" if self.is_local else f"aws {self.files.scheme} mv --recursive"
+    def move_command(self, new: str, *, is_folder: bool = True) -> str:
+        """The command that moves the folder or file by hand."""
+        recursive = " --recursive" if is_folder else ""
+        tool = "mv" if self.is_local else f"aws {self.files.scheme} mv{recursive}"
         return f"{tool} {shlex.quote(self.path)} {shlex.quote(new)}"
 
     @property
@@ -314,7 +315,7 @@ class Location:
         is_taken = error.errno in (errno.ENOTDIR, errno.EEXIST) and self.is_local
         parents = Path(self.path).parents if is_taken else ()
         if (taken := next((one for one in parents if one.is_file()), None)) is not None:
-            move = Location(str(taken), self.files).move_command(f"{taken}.moved")
+            move = Location(str(taken), self.files).move_command(f"{taken}.moved", is_folder=False)
             return StorageUnwritableError(
                 f"cannot write to the storage: {taken} is a file, not a folder",
                 remedies=(

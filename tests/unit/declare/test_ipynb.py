@@ -13,6 +13,7 @@ from headrace.cli.output import _source_line
 from headrace.declare.outside_names import find_outside
 from headrace.errors import PipelineFileFailedError, SourceLocation, SqlInvalidError
 from headrace.model.declarations import Declarations
+from headrace.plan.validate import check_declarations
 from headrace.syntax.ipynb import find_line, parse_notebook
 
 Load = Callable[..., Declarations]
@@ -80,6 +81,20 @@ def test_a_mistake_has_the_cell_and_the_line(
     assert str(caught.value.location) == place
     assert caught.value.location is not None
     assert _source_line(caught.value.location, [tmp_path]) == shown
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("n.ipynb", notebook("%sql\nCREATE STREAMING TABLE orders")),
+        ("n.py", "# Databricks notebook source\n# MAGIC %sql\n# MAGIC CREATE STREAMING TABLE orders\n"),
+        ("n.sql", "CREATE STREAMING TABLE orders"),
+    ],
+)
+def test_a_mistake_in_sql_has_advice_in_sql(load: Load, file: str, text: str) -> None:
+    (error,) = check_declarations(load({f"transformations/{file}": text}))
+    flow = "CREATE FLOW add_rows AS INSERT INTO orders BY NAME SELECT * FROM STREAM source_table;"
+    assert error.remedies == (f"write a flow below it:   {flow}", "or remove the table")
 
 
 def test_a_file_that_is_not_a_notebook_is_named(load: Load) -> None:

@@ -1012,6 +1012,7 @@ def test_a_notebook_knows_its_path_and_user(load: Load_of_notebooks, tmp_path: P
         ("dbutils.secrets.get('shop', 'login')", PipelineValueUnsetError, "shop/login"),
         ("dbutils.fs.ls('/mnt/a')", PathUnmappedError, None),
         ("dbutils.fs.rm('a')", FeatureUnsupportedError, None),
+        ("dbutils.fs.mount('a', '/mnt/a')", FeatureUnsupportedError, None),
         ("dbutils.notebook.run('a', 60)", FeatureUnsupportedError, None),
         ("dbutils.notebook.exit('done')", FeatureUnsupportedError, None),
         ("dbutils.widgets.slider('a')", FeatureUnsupportedError, None),
@@ -1028,3 +1029,4 @@ def test_what_dbutils_lacks_is_an_error_with_its_line(
         load(f"\n{code}\n")
     assert str(caught.value.location) == "transformations/tables.py:2"
     assert caught.value.params.get("name") == name
+    assert ("mount" in code) == ("give mounted paths their folder" in caught.value.remedies[0])

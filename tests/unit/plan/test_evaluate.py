@@ -85,7 +85,8 @@ def test_a_missing_jdbc_driver_is_an_error_with_the_line_for_the_spec(message: s
 )
 @pytest.mark.parametrize("condition", ["DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE", "CAST_INVALID_INPUT"])
 def test_an_error_of_ansi_mode_names_the_setting(file: str, setting: str, condition: str) -> None:
-    error = _failed(Refused(condition), Path("/"), "orders", SourceLocation(file, 3))
+    location = SourceLocation(file, 3, is_sql=file == "a.sql")
+    error = _failed(Refused(condition), Path("/"), "orders", location)
     assert "where a platform has it off by default" in error.facts[-1]
     assert setting in error.remedies[-2]
     assert error.remedies[-1].endswith("in headrace.yml:   compatibility: {ansi: false}")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from stores import At
 
-from headrace.model.snapshots import Version
-from headrace.plan.snapshots import format_of, is_complete, list_snapshots, parse_name
+from headrace.errors import SnapshotInvalidError, SourceLocation
+from headrace.model.project import ProjectSettings
+from headrace.model.snapshots import StoredSnapshots, Version
+from headrace.plan.snapshots import SnapshotReader, format_of, is_complete, list_snapshots, parse_name
 
 
 @pytest.mark.parametrize(
@@ -44,6 +49,25 @@ def test_a_snapshot_is_complete_if_it_has_files_and_nothing_writes_it(at: At, tm
     complete = {name for name in found if is_complete(at(tmp_path / name))}
     assert complete == {"2", "10", "5.csv", "other.csv"}
     assert list_snapshots(at(tmp_path / "missing")) == []
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_snapshot_without_a_version_in_its_name_is_renamed_to_the_next_one(
+    at: At, tmp_path: Path, make_project: Callable[[], ProjectSettings], *, is_folder: bool
+) -> None:
+    name, new = ("orders.v2", "8") if is_folder else ("orders.v2.json.gz", "8.json.gz")
+    for file in ("7.json", f"{name}/part-0.json" if is_folder else name):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    flow: Any = SimpleNamespace(name="orders", location=SourceLocation("orders.py", 3))
+    session: Any = None
+    folder = at(tmp_path)
+    reader = SnapshotReader(flow, StoredSnapshots("./orders"), make_project(), session, None)
+    with pytest.raises(SnapshotInvalidError) as caught:
+        reader._find_folder(folder, ())
+    scheme = folder.files.scheme
+    move = "mv" if scheme == "file" else f"aws {scheme} mv" + (" --recursive" if is_folder else "")
+    assert caught.value.remedies[0].endswith(f":   {move} {folder / name} {folder / new}")
 
 
 def test_all_files_of_a_snapshot_have_one_format(at: At, tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ def test_all_missing_topics_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(PlanFailedError) as caught:
         find_sources(plan, systems)
     assert [one.params["topic"] for one in caught.value.errors] == ["orders", "visits"]
+    stages[1].planned.sources[0].topic = "orders"
+    with pytest.raises(TopicNotFoundError):
+        find_sources(plan, systems)
     plan.stages = stages[:1]
     with pytest.raises(TopicNotFoundError):
         find_sources(plan, systems)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -90,6 +91,7 @@ def test_coordinates_that_are_no_coordinates() -> None:
 def test_a_query_of_the_other_kind_has_advice_in_its_language(
     dataset: StreamingTable | MaterializedView, streams: bool, is_sql: bool, advice: tuple[str, str]
 ) -> None:
+    resolved: Any = SimpleNamespace(plan=SimpleNamespace(streaming=streams), reads=(), views=())
     with pytest.raises(HeadraceError) as caught:
-        check_query_kind(SimpleNamespace(streaming=streams), dataset, HERE, (), is_sql=is_sql)
+        check_query_kind(resolved, dataset, replace(HERE, is_sql=is_sql))
     assert all(word in one for word, one in zip(advice, caught.value.remedies, strict=True))

@@ -23,7 +23,10 @@ from headrace.model.ranges import SourceRange
 from headrace.run.failures import Failures, Reading
 from headrace.run.narrowing import RAISED
 from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.delta.source import DeltaSource
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.source import KafkaSource
+from headrace.sources.source import Source
 from headrace.storage.layout import Storage
 from headrace.storage.local import LocalFiles
 from headrace.storage.location import Location
@@ -159,6 +162,25 @@ def test_files_that_a_vacuum_has_deleted_do_not_come_back() -> None:
         "[DELTA_FILE_NOT_FOUND] java.io.FileNotFoundException: File /lake/orders/a.parquet does not exist"
     )
     assert code(deleted) == ("UPSTREAM_LOG_EXPIRED", False)
+
+
+def test_a_failure_of_a_table_names_no_source_of_another_kind() -> None:
+    def explained(*sources: Source) -> tuple[str, SourceLocation | None, tuple[str, ...]]:
+        deleted = Exception("[DELTA_FILE_NOT_FOUND] a.parquet cannot be found")
+        error = Failures(settings=None, sources=sources).as_error(deleted, FLOW)
+        return error.summary, error.location, error.facts[:-2]
+
+    lost = "no longer has files that the flow has not read yet (VACUUM deletes them)"
+    topic = KafkaSource(index=0, folder=0, location=SourceLocation("sales.py", 8), topics=("orders",))
+    assert explained(topic) == (f"sales: a table that it reads {lost}", HERE, ())
+    line = SourceLocation("sales.py", 9)
+    rates, days = (
+        DeltaSource(index=1, folder=1, location=line, table=TableName("default", name), path="/lake/x")
+        for name in ("rates", "days")
+    )
+    assert explained(topic, rates) == (f"sales: table default.rates, which it reads, {lost}", line, ())
+    both = ("it reads table default.rates, table default.days",)
+    assert explained(topic, rates, days) == (f"sales: a table that it reads {lost}", HERE, both)
 
 
 def test_a_full_disk_is_named() -> None:
@@ -305,6 +327,15 @@ def test_the_batch_function_s_own_error_is_the_one_that_counts() -> None:
     error = Failures(settings=None).as_error(Exception("[STREAM_FAILED]"), FLOW, carried)
     assert (error.code, error.summary) == ("LEASE_LOST", "taken over")
     assert error.location == FLOW.location, "it says which flow is meant"
+
+
+def test_the_stack_trace_of_an_error_is_that_of_its_failure() -> None:
+    failures, failure, carried = Failures(settings=None), Exception("[STREAM_FAILED]"), KeyError("id")
+    assert failures.as_error(failure, FLOW).__cause__ is failure
+    assert failures.as_error(failure, FLOW, carried).__cause__ is carried, "the exception of the batch"
+    own = LeaseLostError("taken over")
+    assert failures.as_error(own, FLOW).__cause__ is None, "it has a trace of its own"
+    assert failures.as_error(failure, FLOW, own).__cause__ is None
 
 
 def test_an_error_shows_the_root_of_spark_s_message_and_where_the_rest_is() -> None:

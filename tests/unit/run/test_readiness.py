@@ -11,11 +11,21 @@ import pytest
 from stores import At
 from tests.unit.plan.test_stages import flow, opened, view
 
-from headrace.errors import TableLostError
+from headrace.errors import HeadraceError, SourceLocation, TableLostError
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, RunFlowStage
-from headrace.run.readiness import Feed, FeedState, Skip, Verdict, find_blocked, is_written, judge_inputs
+from headrace.run.readiness import (
+    Feed,
+    FeedState,
+    Skip,
+    StaleUpstream,
+    Verdict,
+    _error,
+    find_blocked,
+    is_written,
+    judge_inputs,
+)
 
 BRONZE = TableName("default", "bronze")
 DAYS = TableName("default", "days")
@@ -76,6 +86,13 @@ def test_the_readers_of_a_table_that_cannot_be_opened_are_skipped(
     )
     skip = Skip(reason="it reads bronze, which could not be opened (TABLE_LOST)", failed=("bronze",))
     assert find_blocked(plan, {BRONZE: lost}) == {"bronze": lost, "silver": skip, "default.days": skip}
+
+
+def test_a_name_with_braces_is_kept_in_the_remedy() -> None:
+    stale = StaleUpstream(why="has other columns", facts=(), remedy="headrace run a{b {reader}")
+    error = _error("days", DAYS, SourceLocation("a.py", 1), [BRONZE], {"fields": []}, {BRONZE: stale})
+    assert isinstance(error, HeadraceError)
+    assert error.remedies == ("headrace run a{b days",)
 
 
 def commit(table: Path, version: int, *, metadata: Any = None, add: bool = False, txn: Any = None) -> None:

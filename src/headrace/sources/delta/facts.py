@@ -139,7 +139,7 @@ MEANINGS = (
     Meaning(
         message=re.compile("DELTA_MISSING_CHANGE_DATA"),
         error=ChangeFeedMissingError,
-        what="a table that it reads has no change data feed for the versions that the query reads",
+        what="{table} has no change data feed for the versions that the query reads",
         remedy="set startingVersion to the version that enabled the change data feed, or to a later one",
     ),
     Meaning(
@@ -149,7 +149,7 @@ MEANINGS = (
             r"|DELTA_ILLEGAL_OPTION|DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS"
         ),
         error=StartInvalidError,
-        what="a table that it reads cannot be read from the starting version or timestamp of the query",
+        what="{table} cannot be read from the starting version or timestamp of the query",
         remedy="correct startingVersion or startingTimestamp",
     ),
     Meaning(
@@ -158,13 +158,13 @@ MEANINGS = (
             r"|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_STREAMING_TRAILING_COMMIT_MISSING"
         ),
         error=UpstreamLogExpiredError,
-        what="a table that it reads no longer has the log of commits that the flow has not read yet",
+        what="{table} no longer has the log of commits that the flow has not read yet",
         facts=("to continue could skip rows; nothing was written",),
     ),
     Meaning(
         message=re.compile(r"DELTA_FILE_NOT_FOUND|_change_data/\S* does not exist"),
         error=UpstreamLogExpiredError,
-        what="a table that it reads no longer has files that the flow has not read yet (VACUUM deletes them)",
+        what="{table} no longer has files that the flow has not read yet (VACUUM deletes them)",
         facts=("to continue could skip rows; nothing was written",),
     ),
     Meaning(
@@ -173,13 +173,13 @@ MEANINGS = (
             r"|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE"
         ),
         error=UpstreamSchemaChangedError,
-        what="a table that it reads has renamed or dropped a column, or changed its type",
+        what="{table} has renamed or dropped a column, or changed its type",
         facts=("commits before the change cannot be read with the new columns; nothing was written",),
     ),
     Meaning(
         message=re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE"),
         error=UpstreamRewrittenError,
-        what="a table that it reads as a stream has changed rows that the flow had already read",
+        what="{table} has changed rows that the flow had already read",
     ),
 )
 """What Delta's messages about a table that is read as a stream mean."""

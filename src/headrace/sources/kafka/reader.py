@@ -120,7 +120,7 @@ def check_values(options: Mapping[str, str], streaming: bool, location: SourceLo
         value = chosen.get(name.lower())
         if value is not None and not (value.strip().isdigit() and int(value) >= least):
             problem = f"`{name}` must be a whole number of at least {least}, not {value!r}"
-            raise _invalid(problem, name, location, 'write a number, such as "10000"')
+            raise _invalid(problem, name, location, f"write digits only, {least} or more")
     for name in _FLAGS:
         value = chosen.get(name.lower())
         if value is not None and value.lower() not in ("true", "false"):
