@@ -36,6 +36,7 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
+from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.plan import columns
 from headrace.plan.evaluate import shortened
@@ -395,15 +396,29 @@ def _ways(flow: StreamingFlow) -> Iterator[str]:
 
 
 def sink_read(
-    table: StreamingTable, flows: Sequence[StreamingFlow], location: SourceLocation
+    table: StreamingTable, access: TableAccess, fed: Sequence[tuple[StreamingFlow, Sequence[TableName]]]
 ) -> SinkInvalidError:
+    """The error for a read of a sink. `fed`: its flows, with the tables that each reads."""
     return SinkInvalidError(
         f"a query reads `{table.name.short}`, which is a sink and stores no rows",
-        location=location,
+        location=access.location,
         facts=[f"the sink is declared at {table.location}"],
-        remedies=[f"read the tables that its flow `{one.name}` reads: {one.location}" for one in flows],
+        remedies=[
+            f"{'or ' if number else ''}read what its flow `{flow.name}` reads ({flow.location}):   "
+            + ", ".join(_read_text(access, one.short, streaming=access.streaming) for one in tables)
+            for number, (flow, tables) in enumerate(fed)
+        ],
         params={"sink": str(table.name), "column": None},
     )
+
+
+def _read_text(access: TableAccess, name: str, *, streaming: bool, **options: str) -> str:
+    """A read of a table, in the language of another read."""
+    if access.location.is_sql:
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
+        return f"FROM {'STREAM ' * streaming}{name}" + (f" WITH ({listed})" if listed else "")
+    given = "".join(f'.option("{key}", "{value}")' for key, value in options.items())
+    return f'spark.{"readStream" if streaming else "read"}{given}.table("{name}")'
 
 
 def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
@@ -419,19 +434,22 @@ def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
     )
 
 
-def stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -> StreamOverMergedTableError:
-    """The error for a stream over rows that change records update."""
-    name = access.name.short
+def stream_over_merged_table(access: TableAccess, flow: StreamingFlow) -> StreamOverMergedTableError:
+    """The error for a stream over rows that a flow updates."""
+    name, in_sql = access.name.short, access.location.is_sql
+    feed = _read_text(access, name, streaming=True, readChangeFeed="true")
+    declares = "CREATE MATERIALIZED VIEW" if in_sql else "@hr.materialized_view"
+    by = "AUTO CDC" if isinstance(flow, AutoCdcFlow) else "an aggregate"
     return StreamOverMergedTableError(
-        f"a stream reads `{name}`, whose rows are updated and deleted",
+        f"a stream reads `{name}`, whose rows are updated by {by} ({flow.location})",
         location=access.location,
-        facts=[f"the table is declared at {declared_at}"],
         remedies=[
-            f'read its changes, each with _change_type:   hr.read_changes("{name}")',
-            "or read it as a whole, in a materialized view:   "
-            + (f"FROM {name}" if access.location.is_sql else f'spark.read.table("{name}")'),
+            "read its changes, each with _change_type:   "
+            + (feed if in_sql else f'hr.read_changes("{name}")'),
+            f"or declare the reader with {declares}, which reads the whole table in each refresh:   "
+            + _read_text(access, name, streaming=False),
             "or skip all commits that change rows, and also the new rows in them:   "
-            f'spark.readStream.option("skipChangeCommits", "true").table("{name}")',
+            + _read_text(access, name, streaming=True, skipChangeCommits="true"),
         ],
         params={"table": str(access.name)},
     )

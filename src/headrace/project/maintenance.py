@@ -33,7 +33,7 @@ from headrace.maintain.holders import find_holders
 from headrace.maintain.policies import load_policy
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
 from headrace.maintain.vacuum import delete_log
-from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
+from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, UNUSED, check_vacuum, vacuum_table
 from headrace.model.maintenance import SAFE_RETENTION_S
 from headrace.model.names import TableName
 from headrace.model.notebook import html_table
@@ -124,7 +124,7 @@ class MaintenanceResult:
                     yield f"{name}  {reader} exceeds its maximum lag; older files are not kept for it"
         if self.rest is not None:
             yield from self.rest.lines()
-        if self.warning is not None:
+        if self.warning is not None and self.error is None:
             yield f"{name}  {self.warning}"
 
     def to_json(self) -> dict[str, Any]:
@@ -367,7 +367,7 @@ class TableMaintenance:
         command, given = f"headrace maintain {shlex.join(words)}", typed_duration(retention_s)
         return (
             f"keep the files of 7 days:   {command} --retain {typed_duration(SAFE_RETENTION_S)}",
-            f"or, if nothing else uses the table:   {command} --retain {given} --allow-short-retention",
+            f"{UNUSED}:   {command} --retain {given} --allow-short-retention",
         )
 
 

@@ -6,9 +6,11 @@ import ast
 import linecache
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 from headrace.errors import SourceLocation
+from headrace.syntax.locations import caller, running
 
 
 def argument_location(location: SourceLocation, argument: str, *texts: str) -> SourceLocation:
@@ -55,6 +57,51 @@ def return_location(location: SourceLocation) -> SourceLocation:
     return _at(location, lines, returns[-1]) if returns else location
 
 
+def called_method(root: Path | None) -> tuple[SourceLocation, str | None, str | None]:
+    """The location of the method that the innermost line of the user's code calls, the text of its object,
+    and that of the call if it uses no local variables of its function."""
+    location, found = caller(root), running()
+    if found is None:
+        return location, None, None
+    code, lines, (_, *end) = found
+    for node in _nodes(lines):
+        if not isinstance(node, ast.Call | ast.Attribute):
+            continue
+        method = node.func if isinstance(node, ast.Call) else node
+        if isinstance(method, ast.Attribute) and [node.end_lineno, node.end_col_offset] == [end[0], end[2]]:
+            line, stop = method.end_lineno or 0, method.end_col_offset
+            column = len(lines[line - 1].encode()[:stop].decode()) - len(method.attr) + 1
+            names = {one.id for one in ast.walk(method) if isinstance(one, ast.Name)}
+            is_local = not names.isdisjoint((*code.co_varnames, *code.co_cellvars))
+            location = replace(location, line=line, column=column, length=len(method.attr))
+            return location, _text(lines, method.value), None if is_local else _text(lines, node)
+    return location, None, None
+
+
+def _text(lines: Sequence[str], node: ast.expr) -> str:
+    """The source of an expression, in one line."""
+    text = ast.get_source_segment("".join(lines), node) or ""
+    return text if text and "\n" not in text else ast.unparse(node)
+
+
+def udf_declared(location: SourceLocation, name: str) -> tuple[SourceLocation, str]:
+    """Where a function of Spark is made of a Python function, and the remedy that declares that its result
+    changes. `location`: a line of the query's file; it does not change if that file has no such line."""
+    lines = [] if location.file is None else linecache.getlines(location.file)
+    declare = f"declare that the result of {name}() changes"
+    for node in _nodes(lines):
+        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) and node.name == name else []
+        for one in decorators:
+            if "udf" in ast.unparse(one):
+                below = f"{declare}, in a line below it:   {name} = {name}.asNondeterministic()"
+                return _at(location, lines, one), below
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("udf"):
+            function = node.args[0]
+            if name == "<lambda>" if isinstance(function, ast.Lambda) else ast.unparse(function) == name:
+                return _at(location, lines, node), f"{declare}:   {_text(lines, node)}.asNondeterministic()"
+    return location, f"{declare}:   F.udf(..).asNondeterministic()"
+
+
 def _nodes(lines: Sequence[str]) -> list[ast.AST]:
     try:
         return list(ast.walk(ast.parse("".join(lines))))
@@ -82,10 +129,7 @@ def _string(node: ast.AST, text: str) -> ast.Constant | None:
 
 
 def _at(
-    location: SourceLocation,
-    lines: Sequence[str],
-    node: ast.keyword | ast.Constant | ast.Return,
-    text: str = "",
+    location: SourceLocation, lines: Sequence[str], node: ast.keyword | ast.expr | ast.Return, text: str = ""
 ) -> SourceLocation:
     """The location of a node, or of a text within it."""
     raw = lines[node.lineno - 1].encode()

@@ -31,6 +31,7 @@ class DeltaFacts(SourceFacts):
     rolled_back: str | None = None
     # The first commit that changes rows and that the flow has not read yet
     rewritten: LoggedCommit | None = None
+    has_feed: bool = False  # whether the table records its changes since that commit
     # The first version that the flow has not read and that the log no longer has
     missing: int | None = None
 
@@ -43,7 +44,8 @@ class DeltaFacts(SourceFacts):
             raise self._restored(flow, self.rolled_back)
         if self.rewritten is not None:
             location = self.location or flow.location
-            raise rewritten(flow.flow, flow.short_dataset, self.path, location, self.rewritten)
+            target, commit = flow.short_dataset, self.rewritten
+            raise rewritten(flow.flow, target, self.path, location, commit, has_feed=self.has_feed)
         if self.missing is not None:
             location = self.location or flow.location
             raise log_expired(flow.flow, flow.short_dataset, self.path, location, self.missing)
@@ -82,9 +84,10 @@ class DeltaFacts(SourceFacts):
 
 
 def rewritten(
-    flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit
+    flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit, *, has_feed: bool
 ) -> UpstreamRewrittenError:
-    """The error for a commit of a table that changes rows which a flow has read."""
+    """The error for a commit of a table that changes rows which a flow has read. `has_feed`: whether the
+    change data feed of the table has the commit."""
     name = table.rpartition("/")[2]
     summary = f"{flow}: {name}, which it reads as a stream, has changed rows that it had already read"
     facts = (
@@ -94,10 +97,16 @@ def rewritten(
     *_, folder, schema, _ = ["", "", *table.rsplit("/", 3)]
     of_storage = name if schema == "default" else f"{schema}.{name}"
     changes = f'hr.read_changes("{of_storage if folder == "tables" else table}")'
+    refresh = f"headrace full-refresh {target}"
+    again = f"read everything again, now and after each such commit:   {refresh}"
     remedies: tuple[str, ...] = (
-        f"read its changes; {target} then gets a row for each change, with _change_type:   {changes}",
+        f"read its changes; {target} keeps its rows, and gets one more row for each change from version "
+        f"{commit.version} on, with _change_type:   {changes}",
+        f"or {again}",
     )
-    again = "or read everything again, now and after each such commit"
+    if not has_feed:
+        begin = "or read its changes, each with _change_type, beginning with the rows that it has now"
+        remedies = (again, f"{begin}:   {changes}", f"and then:   {refresh}")
     if commit.refreshes_view:
         did = "a refresh changed or removed its rows"
         summary = f"{flow} reads the materialized view {name} as a stream, and {did}"
@@ -108,12 +117,13 @@ def rewritten(
         remedies = (
             "read the view with spark.read, in a materialized view",
             "or read the tables that the view reads as a stream",
+            f"or {again}",
         )
     return UpstreamRewrittenError(
         summary,
         location=location,
         facts=facts,
-        remedies=(*remedies, f"{again}:   headrace full-refresh {target}"),
+        remedies=remedies,
         params={"name": flow, "table": table, "version": commit.version},
     )
 

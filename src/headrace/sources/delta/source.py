@@ -9,25 +9,27 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from headrace.errors import SourceLocation, UpstreamMissingError
+from headrace.errors import HeadraceError, SourceLocation, UpstreamMissingError, UpstreamSchemaChangedError
 from headrace.model.changes import FEED_COLUMNS
 from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Lag, Seed
+from headrace.sources.delta.columns import find_change, schema_changed
 from headrace.sources.delta.facts import MEANINGS, DeltaFacts, log_expired, rewritten
 from headrace.sources.delta.position import DeltaPosition, TableFiles, versions_of_files
 from headrace.sources.delta.reader import DELTA_MAX_BYTES_PER_TRIGGER, DeltaReader
 from headrace.sources.delta.starting import (
     ERASURES_ONLY,
     check_table_start,
+    has_feed,
     reads_feed,
     skips_changes,
     starting_version,
 )
 from headrace.sources.guard import Guard
-from headrace.sources.kind import SourceKind
+from headrace.sources.kind import FailedQuery, SourceKind
 from headrace.sources.limits import Meter, Taken
 from headrace.sources.parts import (
     FILE_RECORD,
@@ -142,12 +144,14 @@ class DeltaSource(Source):
         marks = (read.marks["seen"] for read in reads if read.marks.get("seen") is not None)
         firsts = [DeltaPosition.from_json(read.until).first_commit for read in reads]
         ahead = (commit for first in firsts for commit in follow_commits(path, first))
+        commit = None if self.reads_feed else next(filter(self.refuses, ahead), None)
         gaps = (find_missing(path, first, newest_version(path)) for first in firsts)
         return DeltaFacts(
             source=source,
             location=self.location,
             rolled_back=next(filter(None, (describe_rollback(path, seen) for seen in marks)), None),
-            rewritten=None if self.reads_feed else next(filter(self.refuses, ahead), None),
+            rewritten=commit,
+            has_feed=commit is not None and has_feed(path, commit.version),
             missing=next((one for one in gaps if one is not None), None) if self.erasures_only else None,
         )
 
@@ -302,7 +306,10 @@ class DeltaGuard(Guard):
         changed = [commit for commit in commits if commit.rewrites]
         for commit in changed:
             if planned.refuses(commit):
-                raise rewritten(flow.name, flow.target.short, str(path), planned.location, commit)
+                is_fed = has_feed(path, commit.version)
+                raise rewritten(
+                    flow.name, flow.target.short, str(path), planned.location, commit, has_feed=is_fed
+                )
         checks = planned.erasures_only and first is not None
         if checks and (missing := find_missing(path, first or 0, last)) is not None:
             raise log_expired(flow.name, flow.target.short, str(path), planned.location, missing)
@@ -322,6 +329,17 @@ class DeltaKind(SourceKind):
 
     def opens(self, format: str) -> bool:
         return format == "delta"
+
+    def explain_failure(self, failed: FailedQuery) -> HeadraceError | None:
+        error = super().explain_failure(failed)
+        if not isinstance(error, UpstreamSchemaChangedError):
+            return error
+        own = [one for one in failed.sources if isinstance(one, DeltaSource)]
+        found = [(change, one) for one in own if (change := find_change(one.table_location)) is not None]
+        if not found:
+            return error
+        change, source = max(found, key=lambda one: one[0].commit.timestamp_ms)
+        return schema_changed(failed, source.describe(), source.location, change)
 
     def build(self, read: StreamRead) -> DeltaSource:
         options = dict(read.options)
