@@ -169,24 +169,31 @@ class Filler:
         )
 
     def _unset_error(self) -> SpecVariableUnsetError:
-        names = list(self._unset)
-        first = names[0]
-        many = len(names) > 1
+        first, *others = self._unset
+        shown = {name: name.replace(BUNDLE_PREFIX, "var.", 1) for name in self._unset}
+        kind = "" if any(name != text for name, text in shown.items()) else "environment "
+        summary = f"the {kind}variables {', '.join(shown.values())} are not set"
+        if not others:
+            summary = (
+                f"the environment variable {first} is not set"
+                if kind
+                else f"the variable `{shown[first].removeprefix('var.')}` of the bundle has no value"
+            )
+        place = self._unset[first][0][1]
+        remedies = [
+            f"export {first}=..",
+            f"or write {first}=.. into {self._folder / '.env'}",
+            *_defaults(first, place),
+        ]
         return SpecVariableUnsetError(
-            f"the environment variables {', '.join(names)} are not set"
-            if many
-            else f"the environment variable {first} is not set",
-            location=self._unset[first][0][1],
+            summary,
+            location=place,
             facts=[
-                f"{name} is used by {key} ({location})"
+                f"{shown[name]} is used by {key} ({location})"
                 for name, uses in self._unset.items()
                 for key, location in uses
             ],
-            remedies=[
-                f"export {first}=..",
-                f"or write {first}=.. into {self._folder / '.env'}",
-                *_defaults(first, self._unset[first][0][1]),
-            ],
+            remedies=remedies,
             params={
                 "variable": first,
                 "variables": {name: [key for key, _ in uses] for name, uses in self._unset.items()},

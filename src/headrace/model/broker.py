@@ -28,6 +28,6 @@ class BrokerChoice:
             case "variable":
                 return "the broker of HEADRACE_BROKER_DIR"
             case "earlier":
-                return f"the shared broker, whose topics pipeline {self.pipeline} has read before"
+                return f"the shared broker (pipeline {self.pipeline} has read its topics before)"
             case "outside":
-                return "the shared broker, because no pipeline is in this folder"
+                return "the shared broker (no pipeline is in this folder)"

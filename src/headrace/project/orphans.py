@@ -13,16 +13,17 @@ from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import find_holders
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.read import find_table
+from headrace.observe.read import find_dataset, find_table
 from headrace.observe.snapshot import load_ingested
 from headrace.plan import columns, properties
 from headrace.plan.properties import PIPELINE
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import unregister_table
+from headrace.state.identity import generations, load_identity
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
-from headrace.storage.table_log import LOG, load_commit, newest_version
+from headrace.storage.table_log import LOG, is_table, load_commit, newest_version
 from headrace.storage.table_snapshot import load_snapshot
 
 
@@ -45,12 +46,46 @@ class OrphanedTable:
 
 def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
     """The tables that this pipeline has written, but that its files did not declare in the last run."""
+    if (found := _find_declared(settings)) is None:
+        return ()
+    declared, recorded = found
+    return tuple(
+        name
+        for name in settings.storage.find_tables()
+        if name not in declared and _is_abandoned(settings, name, recorded)
+    )
+
+
+def find_name(settings: ProjectSettings, text: str) -> TableName:
+    """The name of a table, or of one whose folder was deleted and whose checkpoints were not."""
+    name = settings.table_name(text)
+    return name if _is_deleted(settings, name) else find_dataset(text, settings)
+
+
+def _is_deleted(settings: ProjectSettings, name: TableName) -> bool:
+    """Whether the table of checkpoints of this pipeline is not there, and no file declares it."""
+    storage = settings.storage
+    flows = storage.checkpoints(name).list_folders()
+    known = [one for flow in flows if (one := generations(storage.flow_checkpoints(name, flow)))]
+    declared = _find_declared(settings)
+    return (
+        bool(known)
+        and not is_table(storage.table(name))
+        and all(load_identity(one[-1]).pipeline == settings.name for one in known)
+        and declared is not None
+        and name not in declared[0]
+    )
+
+
+def _find_declared(settings: ProjectSettings) -> tuple[set[TableName], datetime] | None:
+    """The tables that the pipeline declared in its last runs, and when the first of these was; ``None`` if
+    that is not known."""
     storage = settings.storage
     own = storage.last_plan(settings.home).name
     # Topics are ingested one by one, so no plan has all their tables.
     ingested = load_ingested(settings)
     if ingested is None:
-        return ()
+        return None
     declared = set(ingested)
     recorded = datetime.max.replace(tzinfo=UTC)
     is_known = False
@@ -68,15 +103,9 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
             declared |= {TableName(str(schema), str(name)) for schema, name in record["tables"]}
         except (OSError, ValueError, KeyError, TypeError):
             # The tables that the pipeline declares are unknown until its next run records them.
-            return ()
-    if not (is_known and declared):
-        # A failed run leaves no record; that of an ingested topic does not have the tables of the files.
-        return ()
-    return tuple(
-        name
-        for name in storage.find_tables()
-        if name not in declared and _is_abandoned(settings, name, recorded)
-    )
+            return None
+    # A failed run leaves no record; that of an ingested topic does not have the tables of the files.
+    return (declared, recorded) if is_known and declared else None
 
 
 def _is_abandoned(settings: ProjectSettings, name: TableName, recorded: datetime) -> bool:
@@ -95,12 +124,12 @@ def _is_abandoned(settings: ProjectSettings, name: TableName, recorded: datetime
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     """The folders and files that a removal of a table deletes."""
     storage = settings.storage
-    if name not in find_orphaned(settings):
+    is_deleted, table = _is_deleted(settings, name), storage.table(name)
+    if not is_deleted and name not in find_orphaned(settings):
         raise _not_orphaned(settings, name)
-    table = storage.table(name)
     holders = [
         one
-        for one in find_holders(storage, name, load_snapshot(table).table_id)
+        for one in (() if is_deleted else find_holders(storage, name, load_snapshot(table).table_id))
         if one.kind == "pin" or (one.kind != "ledger" and one.first_unread != 0)
     ]
     if holders:

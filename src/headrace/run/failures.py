@@ -310,7 +310,7 @@ def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> 
         return _unreadable(failed, declared, _shortened(unreadable[0]))
     if (violated := _VIOLATED.search(text)) is not None:
         return _violation(failed, declared, violated, reading)
-    if (driver := find_missing(failed.cause)) is not None:
+    if (driver := find_missing(failed.cause, failed.location)) is not None:
         problem, remedies = driver
         return failed.error(FlowFailedError, problem, (_unchanged(declared),), *remedies)
     if (missing := _NO_MODULE.search(text)) is not None:
