@@ -169,31 +169,26 @@ class Filler:
         )
 
     def _unset_error(self) -> SpecVariableUnsetError:
-        first, *others = self._unset
-        shown = {name: name.replace(BUNDLE_PREFIX, "var.", 1) for name in self._unset}
-        kind = "" if any(name != text for name, text in shown.items()) else "environment "
-        summary = f"the {kind}variables {', '.join(shown.values())} are not set"
-        if not others:
-            summary = (
-                f"the environment variable {first} is not set"
-                if kind
-                else f"the variable `{shown[first].removeprefix('var.')}` of the bundle has no value"
-            )
-        place = self._unset[first][0][1]
-        remedies = [
-            f"export {first}=..",
-            f"or write {first}=.. into {self._folder / '.env'}",
-            *_defaults(first, place),
-        ]
+        names = list(self._unset)
+        first = names[0]
+        summary = f"the environment variables {', '.join(names)} are not set"
+        if len(names) == 1:
+            summary = f"the environment variable {first} is not set"
+            if first.startswith(BUNDLE_PREFIX):
+                summary = f"the variable `{first.removeprefix(BUNDLE_PREFIX)}` of the bundle has no value"
         return SpecVariableUnsetError(
             summary,
-            location=place,
+            location=self._unset[first][0][1],
             facts=[
-                f"{shown[name]} is used by {key} ({location})"
+                f"{name} is used by {key} ({location})"
                 for name, uses in self._unset.items()
                 for key, location in uses
             ],
-            remedies=remedies,
+            remedies=[
+                f"export {first}=..",
+                f"or write {first}=.. into {self._folder / '.env'}",
+                *_defaults(first, self._unset[first][0][1]),
+            ],
             params={
                 "variable": first,
                 "variables": {name: [key for key, _ in uses] for name, uses in self._unset.items()},

@@ -27,7 +27,7 @@ from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.storage.layout import Storage
 from headrace.storage.mapped_paths import mapped_path
 from headrace.storage.table_log import is_table
-from headrace.syntax.call_arguments import called_method
+from headrace.syntax.call_arguments import method_location
 from headrace.syntax.locations import caller
 
 _EFFECTS = {"writeStream": "start a stream"}
@@ -198,7 +198,7 @@ class Interception:
         """Refuse an action in a query. `remedy`: by default, how to compute a value elsewhere."""
         if self.acts:
             return
-        location, rows, call = called_method(self.root)
+        location, rows, call = method_location(caller(self.root), what.removesuffix("()"))
         rows = rows or 'spark.read.table("TABLE")'
         counted = f'return or join the count as a column:   {rows}.selectExpr("count(*) AS count")'
         above = "or compute it above the function, from the rows before the run, and use `value`"

@@ -460,12 +460,10 @@ def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchE
     name, in_sql = view.name.short, access.location.is_sql
     if access.streaming:
         problem = "a batch query, but is read as a stream"
-        reads = f"FROM {name}" if in_sql else f'spark.read.table("{name}")'
         declares = "CREATE MATERIALIZED VIEW" if in_sql else "@hr.materialized_view"
         change = "add STREAM" if view.location.is_sql else "change spark.read to spark.readStream"
     else:
         problem = "a streaming query, but is read as a batch"
-        reads = f"FROM STREAM {name}" if in_sql else f'spark.readStream.table("{name}")'
         declares = "CREATE STREAMING TABLE" if in_sql else "@hr.table"
         change = "remove STREAM" if view.location.is_sql else "change spark.readStream to spark.read"
     return ViewReadMismatchError(
@@ -473,7 +471,8 @@ def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchE
         location=access.location,
         remedies=[
             f"{change} in `{name}` ({view.location})",
-            f"or declare the reader with {declares}, and read {reads}",
+            f"or declare the reader with {declares}, and read "
+            + _read_text(access, name, streaming=not access.streaming),
         ],
         params={"view": str(view.name), "streaming": not access.streaming},
     )

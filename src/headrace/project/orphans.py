@@ -44,48 +44,15 @@ class OrphanedTable:
         }
 
 
-def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
-    """The tables that this pipeline has written, but that its files did not declare in the last run."""
-    if (found := _find_declared(settings)) is None:
-        return ()
-    declared, recorded = found
-    return tuple(
-        name
-        for name in settings.storage.find_tables()
-        if name not in declared and _is_abandoned(settings, name, recorded)
-    )
-
-
-def find_name(settings: ProjectSettings, text: str) -> TableName:
-    """The name of a table, or of one whose folder was deleted and whose checkpoints were not."""
-    name = settings.table_name(text)
-    return name if _is_deleted(settings, name) else find_dataset(text, settings)
-
-
-def _is_deleted(settings: ProjectSettings, name: TableName) -> bool:
-    """Whether the table of checkpoints of this pipeline is not there, and no file declares it."""
-    storage = settings.storage
-    flows = storage.checkpoints(name).list_folders()
-    known = [one for flow in flows if (one := generations(storage.flow_checkpoints(name, flow)))]
-    declared = _find_declared(settings)
-    return (
-        bool(known)
-        and not is_table(storage.table(name))
-        and all(load_identity(one[-1]).pipeline == settings.name for one in known)
-        and declared is not None
-        and name not in declared[0]
-    )
-
-
-def _find_declared(settings: ProjectSettings) -> tuple[set[TableName], datetime] | None:
-    """The tables that the pipeline declared in its last runs, and when the first of these was; ``None`` if
-    that is not known."""
+def find_orphaned(settings: ProjectSettings, deleted: TableName | None = None) -> tuple[TableName, ...]:
+    """The tables that this pipeline has written, but that its files did not declare in the last run.
+    `deleted`: a table whose folder may be gone, and its checkpoints may be left."""
     storage = settings.storage
     own = storage.last_plan(settings.home).name
     # Topics are ingested one by one, so no plan has all their tables.
     ingested = load_ingested(settings)
     if ingested is None:
-        return None
+        return ()
     declared = set(ingested)
     recorded = datetime.max.replace(tzinfo=UTC)
     is_known = False
@@ -103,33 +70,43 @@ def _find_declared(settings: ProjectSettings) -> tuple[set[TableName], datetime]
             declared |= {TableName(str(schema), str(name)) for schema, name in record["tables"]}
         except (OSError, ValueError, KeyError, TypeError):
             # The tables that the pipeline declares are unknown until its next run records them.
-            return None
-    # A failed run leaves no record; that of an ingested topic does not have the tables of the files.
-    return (declared, recorded) if is_known and declared else None
+            return ()
+    if not (is_known and declared):
+        # A failed run leaves no record; that of an ingested topic does not have the tables of the files.
+        return ()
+    return tuple(
+        name
+        for name in dict.fromkeys((*storage.find_tables(), *filter(None, [deleted])))
+        if name not in declared and _is_abandoned(settings, name, recorded)
+    )
 
 
 def _is_abandoned(settings: ProjectSettings, name: TableName, recorded: datetime) -> bool:
     """Whether this pipeline has written a table, and not since a time; false for a damaged table."""
     try:
         stored = load_stored(settings.storage, name)
-        if stored is None or stored.properties.get(PIPELINE) != settings.name:
+        if stored is None:
+            flows = settings.storage.checkpoints(name)
+            newest = (generations(flows / one)[-1] for one in flows.list_folders())
+            return {load_identity(one).pipeline for one in newest} == {settings.name}
+        if stored.properties.get(PIPELINE) != settings.name:
             return False
         table = settings.storage.table(name)
         # A run of selected datasets does not record what the files declare.
         return load_commit(table, newest_version(table)).timestamp_ms < recorded.timestamp() * 1000
-    except LogUnreadableError:
+    except (LogUnreadableError, LookupError):
         return False
 
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     """The folders and files that a removal of a table deletes."""
     storage = settings.storage
-    is_deleted, table = _is_deleted(settings, name), storage.table(name)
-    if not is_deleted and name not in find_orphaned(settings):
-        raise _not_orphaned(settings, name)
+    if name not in find_orphaned(settings, name):
+        raise _not_orphaned(settings, find_dataset(name.short, settings))
+    table = storage.table(name)
     holders = [
         one
-        for one in (() if is_deleted else find_holders(storage, name, load_snapshot(table).table_id))
+        for one in (find_holders(storage, name, load_snapshot(table).table_id) if is_table(table) else ())
         if one.kind == "pin" or (one.kind != "ledger" and one.first_unread != 0)
     ]
     if holders:

@@ -352,11 +352,10 @@ class Pipeline(StoredPipeline):
         Example:
             >>> pipeline.remove_table("old_orders").files  # doctest: +SKIP
         """
-        from headrace.project.orphans import find_name, remove_orphaned
+        from headrace.project.orphans import remove_orphaned
 
         with self._redacted():
-            name = find_name(self.settings, table)
-            return remove_orphaned(self.settings, name, self._engine.session)
+            return remove_orphaned(self.settings, self.settings.table_name(table), self._engine.session)
 
     def maintain(
         self,

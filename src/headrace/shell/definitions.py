@@ -144,7 +144,8 @@ class Definitions:
 
     def write(self, kind: Kind, name: str, text: str) -> None:
         """Keep the statement of a definition, in place of an earlier one."""
-        self._write(self._file(kind, name), text)
+        with self._location.writing():
+            _write(self._file(kind, name), text)
 
     def remove(self, kind: Kind, name: str) -> None:
         """Forget a definition; rows and checkpoints stay."""
@@ -177,13 +178,13 @@ class Definitions:
             texts[self._code("scan", scan)] = build_scan(one, tables[scan], self.name_of(one.table))
         texts[self._code("stream", name)] = flow.text
         for file, text in texts.items():
-            self._write(file, text)
+            _write(file, text)
         settings = self.settings
         storage = os.path.relpath(str(settings.storage.root), self.root)
         spec = build_spec(
             self.root, settings.name, storage, settings.database, settings.kafka, settings.configuration
         )
-        self._write(self.root / "headrace.yml", spec)
+        _write(self.root / "headrace.yml", spec)
         self._link_checkpoint(stream, target, name)
         libraries = tuple(f"{_CODE}/{file.name}" for file in texts)
         return replace(settings, file=self.root / "headrace.yml", libraries=libraries), flow
@@ -274,22 +275,18 @@ class Definitions:
     def _code(self, kind: Kind, name: str) -> Path:
         return self.root / _CODE / f"{kind}_{name.casefold()}.sql"
 
-    def _write(self, file: Path, text: str) -> None:
-        """Write a file that only its owner can read: options can have passwords."""
-        staged = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            staged.touch(mode=0o600)
-            staged.write_text(text, encoding="utf-8")
-            staged.replace(file)
-        except OSError as error:
-            raise (self._location / file.name).unwritable(error) from error
-
 
 def _link(link: Location, folder: Path, location: SourceLocation) -> None:
-    try:
+    with link.writing():
         taken = link_folder(link, folder)
-    except OSError as error:
-        raise link.unwritable(error) from error
     if taken is not None:
         raise invalid_sql(location, f"it is stored in {taken}, and cannot be moved to {folder}")
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file that only its owner can read: options can have passwords."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    staged = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    staged.touch(mode=0o600)
+    staged.write_text(text, encoding="utf-8")
+    staged.replace(file)

@@ -6,11 +6,9 @@ import ast
 import linecache
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 from headrace.errors import SourceLocation
-from headrace.syntax.locations import caller, running
 
 
 def argument_location(location: SourceLocation, argument: str, *texts: str) -> SourceLocation:
@@ -57,28 +55,21 @@ def return_location(location: SourceLocation) -> SourceLocation:
     return _at(location, lines, returns[-1]) if returns else location
 
 
-def called_method(root: Path | None) -> tuple[SourceLocation, str | None, str | None]:
-    """The location of the method that the innermost line of the user's code calls, the text of its object,
-    and that of the call if it uses no local variables of its function."""
-    location, found = caller(root), running()
-    if found is None:
-        return location, None, None
-    code, lines, (_, *end) = found
+def method_location(location: SourceLocation, name: str) -> tuple[SourceLocation, str | None, str | None]:
+    """The location of the call of a method at a line, the text of its object, and that of the call if it can
+    be moved: its only variable is the session."""
+    lines = [] if location.file is None else linecache.getlines(location.file)
     for node in _nodes(lines):
-        if not isinstance(node, ast.Call | ast.Attribute):
-            continue
         method = node.func if isinstance(node, ast.Call) else node
-        if isinstance(method, ast.Attribute) and [node.end_lineno, node.end_col_offset] == [end[0], end[2]]:
-            line, stop = method.end_lineno or 0, method.end_col_offset
-            column = len(lines[line - 1].encode()[:stop].decode()) - len(method.attr) + 1
-            names = {one.id for one in ast.walk(method) if isinstance(one, ast.Name)}
-            is_local = not names.isdisjoint((*code.co_varnames, *code.co_cellvars))
-            location = replace(location, line=line, column=column, length=len(method.attr))
-            return location, _text(lines, method.value), None if is_local else _text(lines, node)
+        if isinstance(method, ast.Attribute) and (method.attr, method.end_lineno) == (name, location.line):
+            stop = len(lines[location.line - 1].encode()[: method.end_col_offset].decode())
+            location = replace(location, column=stop - len(name) + 1, length=len(name))
+            is_free = {one.id for one in ast.walk(method) if isinstance(one, ast.Name)} == {"spark"}
+            return location, _text(lines, method.value), _text(lines, node) if is_free else None
     return location, None, None
 
 
-def _text(lines: Sequence[str], node: ast.expr) -> str:
+def _text(lines: Sequence[str], node: ast.AST) -> str:
     """The source of an expression, in one line."""
     text = ast.get_source_segment("".join(lines), node) or ""
     return text if text and "\n" not in text else ast.unparse(node)
@@ -95,10 +86,9 @@ def udf_declared(location: SourceLocation, name: str) -> tuple[SourceLocation, s
             if "udf" in ast.unparse(one):
                 below = f"{declare}, in a line below it:   {name} = {name}.asNondeterministic()"
                 return _at(location, lines, one), below
-        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("udf"):
-            function = node.args[0]
-            if name == "<lambda>" if isinstance(function, ast.Lambda) else ast.unparse(function) == name:
-                return _at(location, lines, node), f"{declare}:   {_text(lines, node)}.asNondeterministic()"
+        is_udf = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("udf")
+        if isinstance(node, ast.Call) and is_udf and node.args and ast.unparse(node.args[0]) == name:
+            return _at(location, lines, node), f"{declare}:   {_text(lines, node)}.asNondeterministic()"
     return location, f"{declare}:   F.udf(..).asNondeterministic()"
 
 

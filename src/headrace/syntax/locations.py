@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from headrace.errors import SourceLocation
@@ -72,19 +72,12 @@ def caller(root: Path | None) -> SourceLocation:
 def called_name(default: str) -> str:
     """The function that the innermost line of the user's code calls, as this line writes it; ``default`` if
     there is no such line. A decorator begins with ``@``, as ``default`` does."""
-    found = running()
-    name = None if found is None else function_at(*found[1:])
-    return default if name is None else default[: default.startswith("@")] + name
-
-
-def running() -> tuple[CodeType, list[str], tuple[int | None, ...]] | None:
-    """The innermost code of the user, the lines of its file, and the first and last line and column of the
-    call that it runs; ``None`` if there is no such code."""
     frame = None if _located.get() is not None else _users_frame()
     if frame is None:
-        return None
+        return default
     positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    return frame.f_code, linecache.getlines(frame.f_code.co_filename), positions
+    name = function_at(linecache.getlines(frame.f_code.co_filename), positions)
+    return default if name is None else default[: default.startswith("@")] + name
 
 
 def function_at(lines: Sequence[str], positions: Sequence[int | None]) -> str | None:

@@ -22,7 +22,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
 from headrace.project.maintenance import MaintenanceOptions, TableMaintenance
-from headrace.project.orphans import find_name, find_orphaned, load_orphaned, remove_orphaned
+from headrace.project.orphans import find_orphaned, load_orphaned, remove_orphaned
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
 from headrace.storage.location import Location
 
@@ -137,19 +137,19 @@ def test_what_is_left_of_a_table_whose_folder_was_deleted_is_removed(settings: P
     storage = settings.storage
     shutil.rmtree(on_disk(storage.table(OLD)))
     with pytest.raises(TableUnknownError):
-        find_name(settings, "old")
+        load_orphaned(settings, OLD)
     record = {"pipeline": "shop", "at": datetime.now(UTC).isoformat(), "places": {}}
     for declared in ("old", "orders"):
         storage.last_plan(settings.home).replace_json({**record, "tables": [["default", declared]]})
         if declared == "old":
             with pytest.raises(TableUnknownError):
-                find_name(settings, "old")
-    assert find_name(settings, "old") == OLD and find_name(settings, "orders") == ORDERS
+                load_orphaned(settings, OLD)
+    assert load_orphaned(settings, OLD).name == OLD
     found = remove_orphaned(settings, OLD, pytest.fail)
     assert storage.checkpoints(OLD) in found.folders and storage.quarantine(OLD) in found.folders
     assert not storage.checkpoints(OLD).exists() and storage.table(ORDERS).exists()
     with pytest.raises(TableUnknownError):
-        find_name(settings, "old")
+        load_orphaned(settings, OLD)
 
 
 def test_an_interrupted_removal_is_repeated(

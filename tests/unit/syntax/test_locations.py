@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SourceLocation
-from headrace.syntax.call_arguments import called_method
 from headrace.syntax.locations import caller, innermost, pinpoint, pinpoint_sql
 
 SOURCE = '''\
@@ -73,39 +72,3 @@ def test_the_innermost_line_of_the_users_is_named_not_the_librarys() -> None:
     line = broken.__code__.co_firstlineno + 1
     assert (found.path, found.line) == ("test_locations.py", line)
     assert sys.exc_info() == (None, None, None)
-
-
-CALLS = """\
-def query(rows):
-    mine = rows
-    return (
-        mine.table("x")
-        .count()
-    )
-
-many = [rows.table("é").count(), 1]
-query(rows)
-"""
-PYSPARK = """\
-class Rows:
-    def table(self, name):
-        return self
-
-    def count(self):
-        found.append(called_method(None))
-"""
-
-
-def test_the_method_of_the_users_line_is_marked_with_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "calls.py"
-    path.write_text(CALLS)
-    found: list[tuple[SourceLocation, str, str | None]] = []
-    spark = {"__name__": "pyspark.rows", "called_method": called_method, "found": found}
-    exec(PYSPARK, spark)
-    exec(compile(CALLS, str(path), "exec"), {"__name__": "calls", "rows": spark["Rows"]()})  # type: ignore[operator]
-    marks = [CALLS.splitlines()[where.line - 1][(where.column or 0) - 1 :] for where, _, _ in found]
-    assert marks == ["count(), 1]", "count()"] and {where.length for where, _, _ in found} == {5}
-    assert [texts for _, *texts in found] == [
-        ['rows.table("é")', 'rows.table("é").count()'],
-        ['mine.table("x")', None],
-    ]

@@ -67,10 +67,10 @@ def tables(invocation: Invocation, table: str | None, orphaned: bool, remove: bo
 
 
 def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
-    from headrace.project.orphans import find_name, load_orphaned
+    from headrace.project.orphans import load_orphaned
 
     output, settings = invocation.output, invocation.settings()
-    name = find_name(settings, table)
+    name = settings.table_name(table)
     found = load_orphaned(settings, name)
     lines = [f"{found.files:,} files ({size_text(found.size_bytes)}) would be removed:"]
     lines += [f"  {folder}" for folder in found.folders]

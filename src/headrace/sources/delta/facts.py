@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from headrace.errors import (
     ChangeFeedMissingError,
@@ -19,7 +22,8 @@ from headrace.sources.kind import Meaning
 from headrace.state.facts import FlowFacts, NextPosition, ReadBefore, SourceFacts
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
-from headrace.storage.table_log import LoggedCommit
+from headrace.storage.location import Location
+from headrace.storage.table_log import LoggedCommit, commit_file, load_commit, read_actions, versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,6 @@ class DeltaFacts(SourceFacts):
     rolled_back: str | None = None
     # The first commit that changes rows and that the flow has not read yet
     rewritten: LoggedCommit | None = None
-    has_feed: bool = False  # whether the table records its changes since that commit
     # The first version that the flow has not read and that the log no longer has
     missing: int | None = None
 
@@ -44,8 +47,7 @@ class DeltaFacts(SourceFacts):
             raise self._restored(flow, self.rolled_back)
         if self.rewritten is not None:
             location = self.location or flow.location
-            target, commit = flow.short_dataset, self.rewritten
-            raise rewritten(flow.flow, target, self.path, location, commit, has_feed=self.has_feed)
+            raise rewritten(flow.flow, flow.short_dataset, self.path, location, self.rewritten)
         if self.missing is not None:
             location = self.location or flow.location
             raise log_expired(flow.flow, flow.short_dataset, self.path, location, self.missing)
@@ -84,10 +86,9 @@ class DeltaFacts(SourceFacts):
 
 
 def rewritten(
-    flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit, *, has_feed: bool
+    flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit
 ) -> UpstreamRewrittenError:
-    """The error for a commit of a table that changes rows which a flow has read. `has_feed`: whether the
-    change data feed of the table has the commit."""
+    """The error for a commit of a table that changes rows which a flow has read."""
     name = table.rpartition("/")[2]
     summary = f"{flow}: {name}, which it reads as a stream, has changed rows that it had already read"
     facts = (
@@ -104,7 +105,7 @@ def rewritten(
         f"{commit.version} on, with _change_type:   {changes}",
         f"or {again}",
     )
-    if not has_feed:
+    if not commit.has_feed:
         begin = "or read its changes, each with _change_type, beginning with the rows that it has now"
         remedies = (again, f"{begin}:   {changes}", f"and then:   {refresh}")
     if commit.refreshes_view:
@@ -143,6 +144,34 @@ def log_expired(
         remedies=(f"read everything again:   headrace full-refresh {target}",),
         params={"name": flow, "table": table, "version": version},
     )
+
+
+def find_change(table: Location) -> tuple[LoggedCommit, str] | None:
+    """The newest commit that renames or drops columns, or changes their types, and what it has done."""
+    later: tuple[int, Mapping[str, tuple[str, Any]]] | None = None
+    for version in reversed(versions(table)):
+        for _, action in read_actions(commit_file(table, version), "metaData"):
+            columns = _columns(json.loads(action["schemaString"]))
+            if later is not None and (changes := ", and ".join(_changes(columns, later[1]))):
+                return load_commit(table, later[0]), changes
+            later = version, columns
+    return None
+
+
+def _columns(schema: Mapping[str, Any]) -> Mapping[str, tuple[str, Any]]:
+    """The names and types of columns, by their names in files."""
+    key = "delta.columnMapping.physicalName"
+    return {one["metadata"].get(key, one["name"]): (one["name"], one["type"]) for one in schema["fields"]}
+
+
+def _changes(then: Mapping[str, tuple[str, Any]], now: Mapping[str, tuple[str, Any]]) -> Iterator[str]:
+    for key, (name, kind) in then.items():
+        if key not in now:
+            yield f"dropped its column `{name}`"
+        elif now[key][0] != name:
+            yield f"renamed its column `{name}` to `{now[key][0]}`"
+        elif now[key][1] != kind:
+            yield f"changed the type of its column `{name}`"
 
 
 MEANINGS = (

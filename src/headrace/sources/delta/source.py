@@ -16,14 +16,12 @@ from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Lag, Seed
-from headrace.sources.delta.columns import find_change, schema_changed
-from headrace.sources.delta.facts import MEANINGS, DeltaFacts, log_expired, rewritten
+from headrace.sources.delta.facts import MEANINGS, DeltaFacts, find_change, log_expired, rewritten
 from headrace.sources.delta.position import DeltaPosition, TableFiles, versions_of_files
 from headrace.sources.delta.reader import DELTA_MAX_BYTES_PER_TRIGGER, DeltaReader
 from headrace.sources.delta.starting import (
     ERASURES_ONLY,
     check_table_start,
-    has_feed,
     reads_feed,
     skips_changes,
     starting_version,
@@ -144,14 +142,12 @@ class DeltaSource(Source):
         marks = (read.marks["seen"] for read in reads if read.marks.get("seen") is not None)
         firsts = [DeltaPosition.from_json(read.until).first_commit for read in reads]
         ahead = (commit for first in firsts for commit in follow_commits(path, first))
-        commit = None if self.reads_feed else next(filter(self.refuses, ahead), None)
         gaps = (find_missing(path, first, newest_version(path)) for first in firsts)
         return DeltaFacts(
             source=source,
             location=self.location,
             rolled_back=next(filter(None, (describe_rollback(path, seen) for seen in marks)), None),
-            rewritten=commit,
-            has_feed=commit is not None and has_feed(path, commit.version),
+            rewritten=None if self.reads_feed else next(filter(self.refuses, ahead), None),
             missing=next((one for one in gaps if one is not None), None) if self.erasures_only else None,
         )
 
@@ -306,10 +302,7 @@ class DeltaGuard(Guard):
         changed = [commit for commit in commits if commit.rewrites]
         for commit in changed:
             if planned.refuses(commit):
-                is_fed = has_feed(path, commit.version)
-                raise rewritten(
-                    flow.name, flow.target.short, str(path), planned.location, commit, has_feed=is_fed
-                )
+                raise rewritten(flow.name, flow.target.short, str(path), planned.location, commit)
         checks = planned.erasures_only and first is not None
         if checks and (missing := find_missing(path, first or 0, last)) is not None:
             raise log_expired(flow.name, flow.target.short, str(path), planned.location, missing)
@@ -335,11 +328,20 @@ class DeltaKind(SourceKind):
         if not isinstance(error, UpstreamSchemaChangedError):
             return error
         own = [one for one in failed.sources if isinstance(one, DeltaSource)]
-        found = [(change, one) for one in own if (change := find_change(one.table_location)) is not None]
-        if not found:
+        if len(own) != 1 or (found := find_change(own[0].table_location)) is None:
             return error
-        change, source = max(found, key=lambda one: one[0].commit.timestamp_ms)
-        return schema_changed(failed, source.describe(), source.location, change)
+        commit, what = found
+        now = f"remove the rows of {failed.target}, and begin with the rows that the table has now"
+        return error.with_(
+            summary=f"{failed.name}: {own[0].describe()}, which it reads, has {what}",
+            facts=(
+                f"version {commit.version}: {commit.operation} by {commit.engine}",
+                "earlier changes cannot be read with the new columns; nothing was written",
+            ),
+            remedies=(
+                f"{now}; its earlier changes are not read again:   headrace full-refresh {failed.target}",
+            ),
+        )
 
     def build(self, read: StreamRead) -> DeltaSource:
         options = dict(read.options)

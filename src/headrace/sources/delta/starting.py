@@ -95,12 +95,6 @@ def check_table_start(
         )
 
 
-def has_feed(table: Location, version: int) -> bool:
-    """Whether the log shows that the table has recorded a change data feed since a version, or longer."""
-    since = property_since(table, FEED_PROPERTY)
-    return since is not None and since <= version
-
-
 def starting_version(spark: SparkSession, table: Location, timestamp: str) -> int:
     """The version at which Delta starts a stream with ``startingTimestamp``."""
     jvm: Any = spark._jvm

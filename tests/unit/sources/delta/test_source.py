@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -121,7 +122,7 @@ def log_columns(table: Path, version: int, operation: str, *columns: dict[str, A
     [
         ([column("key", physical="id"), column("at")], "renamed its column `id` to `key`"),
         ([column("at")], "dropped its column `id`"),
-        ([column("id", "string"), column("at")], "changed the type of its column `id`: LONG, then STRING"),
+        ([column("id", "string"), column("at")], "changed the type of its column `id`"),
     ],
 )
 def test_a_change_of_columns_that_a_feed_cannot_cross_is_named(
@@ -139,7 +140,7 @@ def test_a_change_of_columns_that_a_feed_cannot_cross_is_named(
         "[DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG] Streaming read is not supported"
     )
     error = Failures(settings=None, sources=[source]).as_error(failure, flow)
-    assert (error.code, error.params["version"]) == ("UPSTREAM_SCHEMA_CHANGED", 1)
+    assert (error.code, error.location) == ("UPSTREAM_SCHEMA_CHANGED", HERE)
     assert error.summary == f"extra: delta {tmp_path}, which it reads, has {text}"
     assert error.facts[0] == "version 1: CHANGE IT by an engine" and len(error.facts) == 2
 
@@ -147,11 +148,9 @@ def test_a_change_of_columns_that_a_feed_cannot_cross_is_named(
 def test_a_change_feed_is_a_remedy_only_if_it_has_the_changed_rows() -> None:
     commit = LoggedCommit(3, 0, None, {}, "UPDATE", "an engine", changes_data=True, removes_data=True)
     fed, other = (
-        rewritten("f", "extra", "/people", HERE, commit, has_feed=one).remedies for one in (True, False)
+        rewritten("f", "extra", "/people", HERE, replace(commit, has_feed=one)).remedies
+        for one in (True, False)
     )
     assert 'from version 3 on, with _change_type:   hr.read_changes("/people")' in fed[0]
     assert fed[1].endswith("headrace full-refresh extra") and len(fed) == 2
-    assert (
-        other[0].endswith("headrace full-refresh extra")
-        and other[2] == f"and then:   {other[0].partition(':   ')[2]}"
-    )
+    assert other[0].endswith("headrace full-refresh extra") and 'hr.read_changes("/people")' in other[1]
