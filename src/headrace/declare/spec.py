@@ -15,10 +15,19 @@ from pydantic import ValidationError
 
 from headrace.declare.broker_choice import choose_broker
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
-from headrace.declare.kafka_names import KAFKA_SETTINGS
-from headrace.declare.spec_brokers import broker_locations, build_brokers, kafka_of
-from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
-from headrace.declare.spec_cluster import build_cluster, named_master
+from headrace.declare.spec_checks import (
+    broker_locations,
+    build_brokers,
+    build_cluster,
+    build_error,
+    build_paths,
+    build_tables,
+    check_kafka,
+    check_keys,
+    kafka_of,
+    key_error,
+    named_master,
+)
 from headrace.declare.spec_model import BROKERS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
@@ -43,8 +52,8 @@ from headrace.errors import (
     SpecNotFoundError,
     SpecUnknownKeyError,
 )
-from headrace.model.broker import BrokerChoice
-from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
+from headrace.model.brokers import BrokerChoice
+from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
 from headrace.model.object_storage import S3Settings
@@ -438,6 +447,4 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
     except ValueError as error:
         place = _locations(merged, "configuration").get(INTERVAL_SETTING)
         key = f"configuration.{INTERVAL_SETTING}"
-        raise SpecInvalidError(
-            f"`{key}` {error}", location=place, remedies=["write such as 5 seconds"], params={"key": key}
-        ) from None
+        raise key_error(key, str(error), place, ["write such as 5 seconds"]) from None

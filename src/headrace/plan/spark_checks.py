@@ -46,7 +46,7 @@ from headrace.syntax.call_arguments import argument_location
 from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
-    from headrace.plan.resolved import Resolved
+    from headrace.plan.resolver import Resolved
 
 
 _NO_WATERMARK = "aggregations without watermark"

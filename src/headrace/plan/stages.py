@@ -23,11 +23,10 @@ from headrace.model.declarations import (
     TemporaryView,
 )
 from headrace.model.names import TableName
-from headrace.model.notebook import error_texts, html_table
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.state_mismatch import StateMismatch
-from headrace.model.texts import counted
+from headrace.model.texts import counted, error_texts, html_table
 from headrace.sources.answers import Found
 from headrace.sources.source import Source
 from headrace.state.identity import QueryRecord

@@ -11,7 +11,7 @@ import pytest
 from headrace.declare.broker_choice import guess_broker
 from headrace.declare.spec import load_project
 from headrace.errors import TopicNotFoundError
-from headrace.model.broker import Reason
+from headrace.model.brokers import Reason
 from headrace.model.declarations import Sink
 from headrace.project.ingest_code import build_spec
 from headrace.runtime import places

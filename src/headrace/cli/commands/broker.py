@@ -14,7 +14,7 @@ from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.declare.broker_choice import guess_broker
 from headrace.declare.spec import find_spec
 from headrace.errors import HeadraceError, ProfileUnknownError, SpecAmbiguousError, SpecNotFoundError
-from headrace.model.broker import BrokerChoice
+from headrace.model.brokers import BrokerChoice
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker, BrokerStatus, topic_unknown
 from headrace.runtime.broker_data import find_in_shared, has_data
