@@ -109,17 +109,12 @@ def find_bundle(file: Path) -> tuple[Path, str | None] | None:
     """The bundle that declares or includes a file, and the file's pipeline; ``None`` for other files."""
     if file.name in BUNDLES:
         return file, None
-    bundle = bundle_above(file)
+    above = (folder / name for folder in file.absolute().parents for name in BUNDLES)
+    bundle = next((one for one in above if one.is_file()), None)
     if bundle is None or file.suffix not in (".yml", ".yaml"):
         return None
     declared = mapping(mapping(_document(file).items.get("resources")).items.get("pipelines")).items
     return (bundle, next(iter(declared)) if len(declared) == 1 else None) if declared else None
-
-
-def bundle_above(file: Path) -> Path | None:
-    """The bundle in the nearest folder above a file; ``None`` if there is none."""
-    folders = (folder / name for folder in file.absolute().parents for name in BUNDLES)
-    return next((one for one in folders if one.is_file()), None)
 
 
 def target_names(bundle: Path) -> tuple[str, ...]:

@@ -389,7 +389,9 @@ def check_executors(
     `settings`: those of the settings."""
     if get(_CORES) is None:
         remedies = [f'add `{_CORES}: "2"` under `configuration:`']
-        raise key_error("cluster.executors", f"needs `{_CORES}`: the size of one executor", location, remedies)
+        raise key_error(
+            "cluster.executors", f"needs `{_CORES}`: the size of one executor", location, remedies
+        )
     if (get(_DYNAMIC) or "").lower() == "true":
         raise SpecInvalidError(
             f"`{_DYNAMIC}` cannot be used with `cluster.executors`: both would set the number of executors",

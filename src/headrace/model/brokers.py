@@ -10,15 +10,15 @@ from typing import Literal
 
 from headrace.model.kafka_settings import KafkaConnection
 
-Reason = Literal["pipeline", "spec", "variable", "earlier", "outside"]
+Reason = Literal["pipeline", "spec", "variable", "outside"]
 
 
 @dataclass(frozen=True)
 class BrokerChoice:
     """The folder of an embedded broker.
 
-    `reason`: it is in the pipeline's folder, named by the spec or by the environment variable; it is the
-    shared one because the pipeline has read its topics before, or because there is no pipeline.
+    `reason`: it is in the pipeline's folder, named by the spec or by the environment variable, or the shared
+    one because there is no pipeline.
     """
 
     folder: Path
@@ -31,8 +31,6 @@ class BrokerChoice:
                 return f"the broker of pipeline {self.pipeline}"
             case "variable":
                 return "the broker of HEADRACE_BROKER_DIR"
-            case "earlier":
-                return f"the shared broker, whose topics pipeline {self.pipeline} has read before"
             case "outside":
                 return "the shared broker, because no pipeline is in this folder"
 
