@@ -39,7 +39,7 @@ from headrace.plan.names import label_of
 from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
-from headrace.plan.spark_checks import find_wrong_settings, with_state_checks
+from headrace.plan.spark_checks import find_wrong_settings
 from headrace.plan.spark_errors import is_off
 from headrace.plan.stages import (
     OpenTableStage,
@@ -88,8 +88,6 @@ def build_plan(
         errors = [*resolver.errors, *_property_errors(session, declarations), *settings_errors]
         raise_all(errors, resolver.downstream)
         plan = _assemble(resolver)
-        if not resolver.is_test:
-            plan = with_state_checks(session, plan, resolver.flows)
     return plan if offline else find_changes(plan)
 
 
