@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
     RUN_FIRST,
+    STORE_FAILURES,
     HeadraceError,
     PackageMissingError,
     ReadColumnUnknownError,
@@ -191,6 +192,8 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
             # `deltalake` takes an empty commit for one that changes nothing.
             next(action_lines(commit_file(path, table.version())))
         return table, json.loads(table.schema().to_json())
+    except STORE_FAILURES:
+        raise
     except (DeltaError, OSError, ValueError) as error:
         raise find_damage(path) or _unreadable(path.name, str(path), error) from error
 

@@ -167,6 +167,9 @@ def test_credentials_of_a_profile_are_found(tmp_path: Path, monkeypatch: pytest.
     assert "s3cret" not in repr(found)
     with pytest.raises(StorageAccessError, match="no profile `lak`"):
         S3Access(S3Settings(profile="lak")).credentials()
+    file.write_text("[lake\n")
+    with pytest.raises(StorageAccessError, match="AWS's files cannot be read"):
+        S3Access(S3Settings(profile="lake")).credentials()
 
 
 @pytest.mark.usefixtures("settings")
