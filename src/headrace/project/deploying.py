@@ -35,6 +35,14 @@ Platform = Literal["kubernetes", "systemd", "compose"]
 _STOP_S = 120  # a stop waits for the running batch, which can take 30 s
 _UID = 1000
 _TEMPLATE = "/opt/headrace/executor/pod.yaml"
+_AWS = {
+    "AWS_ACCESS_KEY_ID": "access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
+    "AWS_SESSION_TOKEN": "access_key_id",
+    "AWS_REGION": "region",
+    "AWS_ENDPOINT_URL_S3": "endpoint",
+}
+"""The variables of AWS, and the keys of `object_storage: {s3: ..}` that take their place."""
 _PORTS = {"driver": 7078, "blocks": 7079}
 
 
@@ -57,9 +65,12 @@ class Deployment:
 
     @property
     def variables(self) -> list[str]:
-        """The environment variables that the spec names."""
-        file = self.settings.file
-        return sorted({*find_variables(build_values(file.read_text(encoding="utf-8"), str(file)))})
+        """The environment variables that the spec names, and those of AWS that it leaves to the environment:
+        a container has no files of AWS's tools."""
+        file, given = self.settings.file, self.settings.s3
+        own = find_variables(build_values(file.read_text(encoding="utf-8"), str(file)))
+        aws = () if self.volume is not None else tuple(_AWS)
+        return sorted({*own, *(name for name in aws if getattr(given, _AWS[name]) is None)})
 
     @property
     def storage(self) -> str:

@@ -215,7 +215,7 @@ def _size(table: Location) -> tuple[int | None, int] | None:
         return None
     try:
         recent = load_tail(table)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
     return recent.rows, recent.size_bytes
 
