@@ -173,7 +173,7 @@ def check_choice(call: str, argument: str, value: Any, allowed: tuple[Any, ...])
 def invalid_argument(
     call: str, argument: str, problem: str, *remedies: str, **params: Any
 ) -> ArgumentInvalidError:
-    """The error for an argument of a reader, such as `read_kafka`."""
+    """The error for an argument of a reader."""
     params = {"argument": argument, **params}
     return ArgumentInvalidError(f"{call}: {problem}", remedies=remedies, params=params)
 
