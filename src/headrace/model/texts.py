@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 
@@ -91,6 +92,15 @@ def typed_duration(seconds: float) -> str:
         if seconds and seconds % size == 0:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:g}s"
+
+
+def moment_text(timestamp_ms: int) -> str:
+    """A moment of the epoch in UTC; one that no calendar has stays a number of milliseconds."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d} UTC"
 
 
 GLUE = "\u00a0"  # A space at which no line is broken
