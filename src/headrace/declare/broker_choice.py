@@ -96,7 +96,7 @@ def _reads_shared(shared: Path, own: Path, storages: Iterable[Storage]) -> bool:
     goes_on = bool(read & held) and not read & mine
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(kept, json.dumps({"key": key, "goes_on": goes_on}).encode())
+        replace_file(kept, json.dumps({"key": key, "goes_on": goes_on}))
     return goes_on
 
 

@@ -1,10 +1,12 @@
-"""Sizes, counts, durations and lines as texts for a person."""
+"""Sizes, counts, durations, moments and lines as texts for a person, and values as JSON."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 
@@ -101,6 +103,24 @@ def moment_text(timestamp_ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return f"{timestamp_ms} ms"
     return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d} UTC"
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON; decimals keep their digits, times are in ISO 8601."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return json.dumps(value, ensure_ascii=False)
+        case Decimal():
+            return format(value, "f")
+        case datetime() | date():
+            return json.dumps(value.isoformat())
+        case Mapping():
+            pairs = (f"{json_text(str(key))}: {json_text(item)}" for key, item in value.items())
+            return "{" + ", ".join(pairs) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(json_text, value)) + "]"
+        case _:
+            raise TypeError(f"JSON cannot represent a {type(value).__name__}")
 
 
 GLUE = "\u00a0"  # A space at which no line is broken

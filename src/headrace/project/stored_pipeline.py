@@ -77,7 +77,7 @@ class StoredPipeline:
         from headrace.verify.kafka.offsets import KafkaAccess
         from headrace.verify.proof import verify_pipeline
         from headrace.verify.report import GRADES
-        from headrace.verify.systems import LOCAL, S3Buckets
+        from headrace.verify.stored import LOCAL, S3Buckets
 
         if require is not None and require not in GRADES:
             raise ArgumentInvalidError(

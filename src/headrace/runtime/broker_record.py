@@ -65,7 +65,7 @@ class BrokerRecord:
             "watcher": self.watcher and asdict(self.watcher),
             "idle_minutes": self.idle_minutes,
         }
-        replace_file(folder / NAME, json.dumps(record).encode())
+        replace_file(folder / NAME, json.dumps(record))
 
     def belongs_to(self, folder: Path) -> bool:
         """Whether the broker was started in this folder; the record of a copied or moved folder was not."""

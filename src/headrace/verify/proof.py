@@ -37,7 +37,6 @@ from headrace.verify.expected import (
     is_of_pipeline,
     load_expected,
     prove_missing,
-    prove_not_created,
     prove_unread,
 )
 from headrace.verify.keys import judge_keys, keys_of
@@ -55,8 +54,7 @@ from headrace.verify.registry import Readers, known_kinds
 from headrace.verify.report import DatasetProof, Finding, FlowProof, Grade, GradeReport, Judgement, Proof
 from headrace.verify.sampled_keys import judge_sample
 from headrace.verify.source_range import Kinds
-from headrace.verify.stored import Storage, StoredPath
-from headrace.verify.systems import LOCAL, Systems
+from headrace.verify.stored import LOCAL, Storage, StoredPath, Systems
 
 
 def verify_pipeline(
@@ -120,7 +118,7 @@ def _load_tables(
         table = expected.get(name)
         if not has_log(storage.table(name)):
             missing = prove_missing(storage, table) if table is not None and table.was_made else None
-            tables.unread.append(missing or prove_not_created(name))
+            tables.unread.append(missing or prove_unread(name, "not created yet", applies=False))
             continue
         try:
             evidence = load_evidence(storage, name, kinds, since)
