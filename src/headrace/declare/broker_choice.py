@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.declare.bundle import bundle_above
 from headrace.errors import HeadraceError
 from headrace.model.broker import BrokerChoice
-from headrace.runtime.broker_data import has_data, topic_ids
+from headrace.runtime.broker_record import has_data, topic_ids
 from headrace.runtime.places import (
     BROKER_VARIABLE,
     cache_folder,

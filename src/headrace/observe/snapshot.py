@@ -24,9 +24,9 @@ from headrace.observe.status import (
     ViewStatus,
     load_failures,
 )
-from headrace.sources.answers import Lag
 from headrace.sources.ranges import range_of, read_back
 from headrace.sources.registry import kind_of
+from headrace.sources.requests import Lag
 from headrace.sources.systems import Asking, Systems
 from headrace.state.identity import find_checkpoints, generations, load_identity
 from headrace.state.lease import VIEW, Driver, Observer

@@ -29,7 +29,7 @@ from headrace.plan.sql_queries import USE, run_text, use_in_python
 from headrace.runtime.gateway import named_frame
 from headrace.runtime.lazy_pyspark import T
 from headrace.runtime.quiet import silence_loggers
-from headrace.sources.delta.starting import reads_feed
+from headrace.sources.delta.reader import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest

@@ -28,7 +28,7 @@ from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.state_mismatch import StateMismatch
 from headrace.model.texts import counted
-from headrace.sources.answers import Found
+from headrace.sources.requests import Found
 from headrace.sources.source import Source
 from headrace.state.identity import QueryRecord
 

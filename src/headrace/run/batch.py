@@ -24,8 +24,8 @@ from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.runtime.quiet import quiet
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.sources.guard import FlowRun
-from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_ranges
+from headrace.sources.registry import SourceGuards
 from headrace.state.lease import Lease
 from headrace.state.ledger import TargetCommits
 from headrace.storage.location import Location

@@ -14,10 +14,9 @@ from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sources.answers import Lag, Seed, Unrecoverable
 from headrace.sources.guard import Guard
 from headrace.sources.parts import Part
-from headrace.sources.requests import Reader
+from headrace.sources.requests import Lag, Reader, Seed, Unrecoverable
 from headrace.sources.source import Source
 from headrace.sources.systems import Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 
 from headrace.model.names import TableName
 from headrace.verify.balance import Baseline, RowBalance, build_balance, files_to_inspect
-from headrace.verify.checkpoint_history import Lineage, build_lineages
-from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
+from headrace.verify.checkpoints import CheckpointLog, Lineage, build_lineages, load_checkpoints
 from headrace.verify.commits import (
     PROPERTY_KIND,
     PROPERTY_PIPELINE,

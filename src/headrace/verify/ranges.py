@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from headrace.model.texts import counted
-from headrace.verify.checkpoint_history import Generation, Lineage, Pairs
+from headrace.verify.checkpoints import Generation, Lineage, Pairs
 from headrace.verify.commits import Batches
 from headrace.verify.ledger import Ledger
 from headrace.verify.report import GradeReport, Judgement

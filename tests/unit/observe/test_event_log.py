@@ -30,9 +30,16 @@ from headrace.model.events import (
 from headrace.model.names import TableName
 from headrace.observe import event_log as event_log_module
 from headrace.observe.event_log import EventLog, find_missing
-from headrace.observe.event_reading import EventFilter, LoggedEvent, follow_events, read_events
 from headrace.observe.event_rows import Origin, RowBuilder
-from headrace.observe.event_table import FOLD_FILES, EventTable, event_schema
+from headrace.observe.event_table import (
+    FOLD_FILES,
+    EventFilter,
+    EventTable,
+    LoggedEvent,
+    event_schema,
+    follow_events,
+    read_events,
+)
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import commit_file, newest_version
 from waiting import until

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.model.coordinates import RecordCoordinates
 from headrace.model.ranges import RecordMark
 from headrace.model.texts import counted, moment_text
-from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.checkpoints import CheckpointLog
+from headrace.verify.checkpoints import CheckpointLog, Lineage
 from headrace.verify.claims import Claims
 from headrace.verify.evidence import Evidence
 from headrace.verify.kafka.offsets import Broker, Brokers, Topic
