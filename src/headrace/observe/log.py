@@ -279,7 +279,7 @@ class Tap:
                 logger.addHandler(self._relay)
             self._open.append(handler)
             logger.addHandler(handler)
-            logger.setLevel(min(self._relay.least, *(one.level for one in self._open)))
+            logger.setLevel(min(self._relay.level, *(one.level for one in self._open)))
 
     def close(self, handler: logging.Handler) -> None:
         with self._lock:
@@ -287,7 +287,7 @@ class Tap:
             logger.removeHandler(handler)
             self._open.remove(handler)
             if self._open:
-                logger.setLevel(min(self._relay.least, *(one.level for one in self._open)))
+                logger.setLevel(min(self._relay.level, *(one.level for one in self._open)))
                 return
             logger.removeHandler(self._relay)
             for own in self._relay.handlers:
@@ -300,15 +300,12 @@ class _Relay(logging.Handler):
     """Passes records to the handlers of the process that would have got them without an open log."""
 
     def __init__(self, own_level: int, least: int, propagates: bool) -> None:
-        super().__init__()
+        super().__init__(least)
         self.own_level = own_level
-        self.least = least
         self.propagates = propagates
         self.handlers: list[logging.Handler] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < self.least:
-            return
         for handler in self.handlers:
             if record.levelno >= handler.level:
                 handler.handle(record)
