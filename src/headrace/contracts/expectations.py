@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 from headrace.contracts.rejected import REASONS
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Action, DatasetCheck, Expectation, ExpectationCount, TemporaryView
-from headrace.runtime.gateway import frame_of_plan
+from headrace.runtime.gateway import frame_of_plan, quiet
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, Observation, SparkSession, T
-from headrace.runtime.quiet import quiet
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

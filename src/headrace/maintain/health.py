@@ -19,8 +19,7 @@ from headrace.maintain.dataset_tables import (
     partition_end,
     secondary_tables,
 )
-from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
-from headrace.maintain.pins import load_readers
+from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds, load_readers
 from headrace.model.maintenance import WATERMARK, MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
 from headrace.model.texts import DAY_S, counted, duration_text

@@ -35,8 +35,7 @@ from headrace.maintain.dataset_tables import (
 )
 from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
-from headrace.maintain.requests import answer_request, find_requests, take_request
-from headrace.maintain.turns import Turns
+from headrace.maintain.requests import Turns, answer_request, find_requests, take_request
 from headrace.maintain.vacuum import delete_log, plan_log_cleanup
 from headrace.model.event_forms import Emitter
 from headrace.model.maintenance import TablePolicy
@@ -46,8 +45,7 @@ from headrace.model.table_events import OperationProgressed
 from headrace.model.texts import DAY_S
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.checkpointer import LogCheckpointer
-from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
+from headrace.sinks.delta.compaction import Compaction, LogCheckpointer, compact_files, conflict_kind
 from headrace.sinks.delta.erase import close_erasure
 from headrace.storage.layout import table_name
 from headrace.storage.location import Location

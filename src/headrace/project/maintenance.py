@@ -52,7 +52,7 @@ from headrace.runtime.gateway import release_unused
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.erase import close_erasure
 from headrace.sinks.delta.reader import DeltaCommits
-from headrace.sources.ranges import join_marks
+from headrace.sources.registry import join_marks
 from headrace.state.lease import Observer, has_driver, held_leases
 from headrace.state.ledger import Ledger
 from headrace.storage.table_log import is_table

@@ -46,9 +46,8 @@ from headrace.plan.snapshots import make_reader
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.run.failures import Failures
-from headrace.runtime.gateway import new_frame
+from headrace.runtime.gateway import new_frame, quiet
 from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, SparkSession, T
-from headrace.runtime.quiet import quiet
 from headrace.sinks.delta.effects import newest_of_each_key
 from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.delta.reader import as_inserts, changes_of

@@ -17,7 +17,7 @@ from headrace.model.names import TableName
 from headrace.model.notebook import html_table
 from headrace.model.remedies import Remedies
 from headrace.model.texts import counted, size_text
-from headrace.observe.recent_commits import load_tail
+from headrace.observe.versions import load_tail
 from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, target_of
 from headrace.project.operations import held_flows

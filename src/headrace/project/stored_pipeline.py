@@ -17,7 +17,7 @@ from headrace.errors import (
     did_you_mean,
 )
 from headrace.maintain.dataset_tables import load_maintenance
-from headrace.maintain.pins import (
+from headrace.maintain.holders import (
     Pin,
     RegisteredReader,
     add_pin,

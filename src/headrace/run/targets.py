@@ -25,7 +25,6 @@ from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
-from headrace.sinks.registry import format_of
 from headrace.sinks.target import (
     BatchStamp,
     FlowTarget,
@@ -34,6 +33,7 @@ from headrace.sinks.target import (
     SinkStore,
     Target,
     TargetReader,
+    format_of,
 )
 from headrace.sources.registry import kind_for
 from headrace.storage.layout import Storage

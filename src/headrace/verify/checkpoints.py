@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Literal
 
-from headrace.verify.commits import Batches, CommitClaims, Opening, feeding_checkpoints
-from headrace.verify.ledger import Ledger
+from headrace.verify.commits import Batches, CommitClaims, Ledger, Opening, feeding_checkpoints
 from headrace.verify.source_range import Partition, Position, SourceRange
 from headrace.verify.stored import StoredPath
 

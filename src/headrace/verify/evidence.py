@@ -15,12 +15,15 @@ from headrace.verify.commits import (
     PROPERTY_PIPELINE,
     Batches,
     CommitClaims,
+    Ledger,
+    Other,
     Replay,
     build_claims,
+    load_folds,
+    load_losses,
 )
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
-from headrace.verify.ledger import Ledger, Other, load_folds, load_losses
 from headrace.verify.quarantine import Quarantine, load_quarantine
 from headrace.verify.source_range import Kinds
 from headrace.verify.stored import Storage, StoredPath

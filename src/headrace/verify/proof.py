@@ -16,7 +16,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
 from headrace.verify.checkpoints import CheckpointLog, Lineage
-from headrace.verify.commits import Batches, CommitClaims
+from headrace.verify.commits import Batches, CommitClaims, Fold, Ledger
 from headrace.verify.counts import (
     FileFindings,
     describe_others,
@@ -37,7 +37,6 @@ from headrace.verify.expected import (
     prove_unread,
 )
 from headrace.verify.keys import judge_keys, keys_of
-from headrace.verify.ledger import Fold, Ledger
 from headrace.verify.quarantine import (
     describe_pending,
     judge_missing_replays,

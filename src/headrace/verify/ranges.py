@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from headrace.model.texts import counted
 from headrace.verify.checkpoints import Generation, Lineage, Pairs
-from headrace.verify.commits import Batches
-from headrace.verify.ledger import Ledger
+from headrace.verify.commits import Batches, Ledger
 from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import DeclaredRange, Partition, SourceRange, named
 from headrace.verify.spans import Spans, spans_text

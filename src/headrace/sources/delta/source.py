@@ -15,8 +15,15 @@ from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
-from headrace.sources.delta.facts import MEANINGS, DeltaFacts, log_expired, rewritten
-from headrace.sources.delta.position import DeltaPosition, TableFiles, versions_of_files
+from headrace.sources.delta.facts import (
+    MEANINGS,
+    DeltaFacts,
+    DeltaPosition,
+    TableFiles,
+    log_expired,
+    rewritten,
+    versions_of_files,
+)
 from headrace.sources.delta.reader import (
     DELTA_MAX_BYTES_PER_TRIGGER,
     ERASURES_ONLY,
@@ -26,8 +33,7 @@ from headrace.sources.delta.reader import (
     skips_changes,
     starting_version,
 )
-from headrace.sources.guard import Guard
-from headrace.sources.kind import SourceKind
+from headrace.sources.kind import Guard, SourceKind
 from headrace.sources.limits import Meter, Taken
 from headrace.sources.parts import (
     FILE_RECORD,

@@ -47,7 +47,7 @@ from headrace.sources.files.lists import (
     load_entries,
     load_seen,
 )
-from headrace.sources.guard import FlowRun, Guard
+from headrace.sources.kind import FlowRun, Guard
 from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 from headrace.storage.locate import locate

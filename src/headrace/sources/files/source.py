@@ -14,8 +14,8 @@ from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
+from headrace.runtime.gateway import quiet
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
-from headrace.runtime.quiet import quiet
 from headrace.sources.bad_records import SCHEMA_MARK
 from headrace.sources.files.by_header import HeaderedFiles, find_groups
 from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source
