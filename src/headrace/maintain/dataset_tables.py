@@ -87,10 +87,7 @@ def forget_maintenance(storage: Storage, table: TableName, care: Care, role: Rol
 
 def load_maintenance(storage: Storage, table: TableName, role: Role = "table") -> Mapping[str, Any]:
     """What was done to a table last, by kind; empty if nothing is known."""
-    try:
-        held = storage.care(table, role).read_json()
-    except (OSError, ValueError):
-        return {}
+    held = storage.care(table, role).find_json()
     return held if isinstance(held, dict) else {}
 
 
@@ -202,6 +199,6 @@ def load_metadata(table: Location, version: int) -> tuple[str, Mapping[str, str]
     try:
         found = load_checksum(table, version)["metadata"]
         return str(found["id"]), dict(found["configuration"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         snapshot = load_snapshot(table)
         return snapshot.table_id, snapshot.properties

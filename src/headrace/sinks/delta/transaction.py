@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.errors import CommitLostError
+from headrace.errors import STORE_FAILURES, CommitLostError
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import delta_log, forget_snapshot, read_scala
 from headrace.sinks.protocol import fenced
@@ -127,6 +127,8 @@ def confirm_batch(
     what = f"batch {stamp.batch} of flow {stamp.flow}"
     try:
         held = load_held_batch(table, stamp.checkpoint)
+    except STORE_FAILURES:
+        raise
     except (OSError, ValueError) as error:
         forget_snapshot(spark, table)
         raise _lost(table, version, what) from error
