@@ -45,7 +45,7 @@ from headrace.plan import columns
 from headrace.plan.evaluate import shortened
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
-from headrace.sinks.registry import format_of
+from headrace.sinks.target import format_of
 from headrace.syntax.call_arguments import argument_location, return_location
 from headrace.syntax.locations import pinpoint
 
@@ -409,21 +409,12 @@ def sink_read(
         location=access.location,
         facts=[f"the sink is declared at {table.location}"],
         remedies=[
-            f"{'or ' if number else ''}read what its flow `{flow.name}` reads ({flow.location}):   "
-            + ", ".join(_read_text(access, one.short, streaming=access.streaming) for one in tables)
-            for number, (flow, tables) in enumerate(fed)
+            f"read what its flow `{flow.name}` reads ({flow.location}):   "
+            + ", ".join(access.read_text(one.short, streaming=access.streaming) for one in tables)
+            for flow, tables in fed
         ],
         params={"sink": str(table.name), "column": None},
     )
-
-
-def _read_text(access: TableAccess, name: str, *, streaming: bool, **options: str) -> str:
-    """A read of a table, in the language of another read."""
-    if access.location.is_sql:
-        listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
-        return f"FROM {'STREAM ' * streaming}{name}" + (f" WITH ({listed})" if listed else "")
-    given = "".join(f'.option("{key}", "{value}")' for key, value in options.items())
-    return f'spark.{"readStream" if streaming else "read"}{given}.table("{name}")'
 
 
 def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
@@ -442,19 +433,17 @@ def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
 def stream_over_merged_table(access: TableAccess, flow: StreamingFlow) -> StreamOverMergedTableError:
     """The error for a stream over rows that a flow updates."""
     name, in_sql = access.name.short, access.location.is_sql
-    feed = _read_text(access, name, streaming=True, readChangeFeed="true")
     declares = "CREATE MATERIALIZED VIEW" if in_sql else "@hr.materialized_view"
-    by = "AUTO CDC" if isinstance(flow, AutoCdcFlow) else "an aggregate"
     return StreamOverMergedTableError(
-        f"a stream reads `{name}`, whose rows are updated by {by} ({flow.location})",
+        f"a stream reads `{name}`, whose rows flow `{flow.name}` updates ({flow.location})",
         location=access.location,
         remedies=[
             "read its changes, each with _change_type:   "
-            + (feed if in_sql else f'hr.read_changes("{name}")'),
+            + access.read_text(name, streaming=True, readChangeFeed="true"),
             f"or declare the reader with {declares}, which reads the whole table in each refresh:   "
-            + _read_text(access, name, streaming=False),
+            + access.read_text(name, streaming=False),
             "or skip all commits that change rows, and also the new rows in them:   "
-            + _read_text(access, name, streaming=True, skipChangeCommits="true"),
+            + access.read_text(name, streaming=True, skipChangeCommits="true"),
         ],
         params={"table": str(access.name)},
     )
@@ -477,7 +466,7 @@ def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchE
         remedies=[
             f"{change} in `{name}` ({view.location})",
             f"or declare the reader with {declares}, and read "
-            + _read_text(access, name, streaming=not access.streaming),
+            + access.read_text(name, streaming=not access.streaming),
         ],
         params={"view": str(view.name), "streaming": not access.streaming},
     )

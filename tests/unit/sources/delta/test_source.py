@@ -17,8 +17,7 @@ from headrace.model.declarations import AppendFlow
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.run.failures import Failures
-from headrace.sources.delta.facts import rewritten
-from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.delta.facts import DeltaPosition, rewritten
 from headrace.sources.delta.source import DeltaKind, DeltaSource
 from headrace.sources.systems import StreamRead
 from headrace.storage.layout import Storage
