@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.event_columns import Row, event_columns
+from headrace.model.event_forms import Row, event_columns
 from headrace.storage.arrow_rows import build_table, select
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table

@@ -24,8 +24,8 @@ from headrace.errors import (
     did_you_mean,
 )
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
+from headrace.model.texts import html_table
 from headrace.observe.versions import check_files, find_version
 from headrace.storage.arrow_rows import read_stream, select
 from headrace.storage.layout import Storage
