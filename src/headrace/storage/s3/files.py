@@ -38,7 +38,7 @@ class S3Files(ObjectFiles):
         # A problem with the credentials shows here as what it is.
         reach = self.access.reach(bucket)
         # A variable of the environment holds for a setting without a value here.
-        config: S3Config = {"aws_skip_signature": False}
+        config: S3Config = {"skip_signature": False}
         if reach.bucket_endpoint is not None:
             config["aws_endpoint_url_s3"] = reach.bucket_endpoint
         return S3Store(
