@@ -18,10 +18,10 @@ from headrace.plan.snapshots import SnapshotReader
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.checks import DatasetChecks
 from headrace.run.failures import Failures
+from headrace.run.queries import Queries
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
-from headrace.sources.bad_records import BadRecords
 from headrace.sources.source import Source
 from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
@@ -55,30 +55,6 @@ class BuildRanges(Protocol):
 
 ReadSnapshots = Callable[[PlannedFlow], AbstractContextManager[SnapshotReader]]
 """Gives the reader of a flow's snapshots, with the pipeline active."""
-
-BuildOnce = Callable[["SparkSession", Flow], "DataFrame"]
-"""Evaluates the batch query of a flow that is applied once, in a given session."""
-
-SendingIn = Callable[["SparkSession"], AbstractContextManager[None]]
-"""Within it, the function of a sink finds the pipeline's tables by their names."""
-
-AsRecords = Callable[[Sequence[SourceRange]], Sequence[SourceRange]]
-"""Gives the ranges of a batch in the offsets of its records; a test replaces topics by tables."""
-
-
-FindBadRecords = Callable[..., Sequence[BadRecords]]
-"""Finds the bad records that the reads of a flow's query have left out of ranges; in a given session."""
-
-
-@dataclass(frozen=True)
-class Queries:
-    build: Build
-    build_ranges: BuildRanges
-    find_bad_records: FindBadRecords
-    snapshots: ReadSnapshots
-    once: BuildOnce
-    sending: SendingIn
-    as_records: AsRecords = tuple
 
 
 @dataclass(frozen=True, kw_only=True)

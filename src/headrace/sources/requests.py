@@ -13,7 +13,7 @@ from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.answers import Sample
 from headrace.sources.systems import Systems
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 ADAPTIVE = "headrace.limit"
 """An option that Spark ignores: it marks sources whose limit adapts to the duration of batches."""
