@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.declare.registry import FolderHook
 from headrace.errors import SourceLocation
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
@@ -14,6 +13,7 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.requests import SourceRead
 
 if TYPE_CHECKING:
+    from headrace.declare.registry import FolderHook
     from headrace.plan.resolver import FindTable
     from headrace.plan.stages import Plan
     from headrace.runtime.session import RunningSpark
