@@ -37,8 +37,8 @@ from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from headrace.plan.stages import Plan
+    from headrace.project.queries import Queries
     from headrace.run.context import UpdateContext
-    from headrace.run.queries import Queries
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
     from headrace.sources.systems import Systems
@@ -264,7 +264,7 @@ class Engine:
         )
 
     def queries(self, settings: ProjectSettings, plan: Plan) -> Queries:
-        from headrace.run.queries import Queries
+        from headrace.project.queries import Queries
 
         return Queries(settings, plan, self.session, self._overrides)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from headrace.model.declarations import DatasetCheck, Flow
 from headrace.model.event_forms import Emitter
@@ -18,7 +18,6 @@ from headrace.plan.snapshots import SnapshotReader
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.checks import DatasetChecks
 from headrace.run.failures import Failures
-from headrace.run.queries import Queries
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
@@ -26,6 +25,9 @@ from headrace.sources.source import Source
 from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
 from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from headrace.project.queries import Queries
 
 Mode = Literal["triggered", "continuous"]
 MakeSession = Callable[[dict[str, str]], "SparkSession"]
