@@ -48,15 +48,10 @@ without end."""
 
 
 def start_bound(
-    command: Sequence[str],
-    log_file: Path,
-    environment: Mapping[str, str] | None = None,
-    *,
-    reads: bool = False,
+    command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """Starts a program that is killed when this process ends, even by SIGKILL. Its standard input is a pipe
-    that this process holds. Its output is appended to the log file. `reads`: whether its standard output is a
-    pipe instead, which this process reads."""
+    that this process holds. Its output is appended to the log file."""
     # Linux kills the program when the thread that started it ends, so that thread must not end before.
     outcome: list[subprocess.Popen[bytes] | BaseException] = []
     started = threading.Event()
@@ -68,7 +63,7 @@ def start_bound(
                 process = subprocess.Popen(
                     wrapper,
                     stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE if reads else log,
+                    stdout=log,
                     stderr=log,
                     env=None if environment is None else dict(environment),
                     # Ctrl-C is for Headrace, which then ends its programs in the right order.

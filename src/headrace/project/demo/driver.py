@@ -20,8 +20,7 @@ import psutil
 from headrace.errors import DemoDriverError
 from headrace.model.event_forms import Event
 from headrace.model.names import TableName
-from headrace.observe.events import event_from_json
-from headrace.runtime.processes import start_bound
+from headrace.observe.log import event_from_json
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
@@ -34,10 +33,17 @@ _LOG_LINES = 8
 
 
 class Driver:
-    """One process that runs a pipeline continuously; it ends with this one, also if this one is killed."""
+    """One process that runs a pipeline continuously. `pid_file`: the file with the process id, for a later
+    demo if this one is killed."""
 
     def __init__(
-        self, project: Path, *, environment: Mapping[str, str], log_file: Path, emit: Callable[[Event], None]
+        self,
+        project: Path,
+        *,
+        environment: Mapping[str, str],
+        log_file: Path,
+        pid_file: Path,
+        emit: Callable[[Event], None],
     ) -> None:
         self._log_file = log_file
         self._emit = emit
@@ -47,7 +53,18 @@ class Driver:
             *["-m", "headrace", "run", "--continuous", "--json", "--project"],
             str(project),
         ]
-        self._process = start_bound(command, log_file, {**os.environ, **environment}, reads=True)
+        with log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **environment},
+                # Ctrl-C is for the demo, which then ends everything in order.
+                start_new_session=True,
+            )
+        started = psutil.Process(self._process.pid).create_time()
+        pid_file.write_text(json.dumps({"pid": self._process.pid, "started": started}), encoding="utf-8")
         self._reader = threading.Thread(target=self._read, name="headrace-demo-driver", daemon=True)
         self._reader.start()
 
@@ -115,6 +132,22 @@ class Driver:
             return self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
         except OSError:
             return []
+
+
+def end_leftover(pid_file: Path) -> bool:
+    """Kill the process of a demo that was killed; returns whether there was one."""
+    try:
+        known = json.loads(pid_file.read_text(encoding="utf-8"))
+        process = psutil.Process(int(known["pid"]))
+        # A pid is used again: the time of creation tells the processes apart.
+        if abs(process.create_time() - float(known["started"])) > 1.0:
+            return False
+        family = [*process.children(recursive=True), process]
+        process.kill()
+        psutil.wait_procs(family, timeout=_DEATH_TIMEOUT_S)
+    except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
+        return False
+    return True
 
 
 _LOOK_S = 0.001

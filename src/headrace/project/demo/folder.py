@@ -37,6 +37,7 @@ class DemoFolder:
         # For temporary files of the pipeline's processes, which are killed before they can remove them.
         self.scratch = self.own / "tmp"
         self.driver_log = self.own / "driver.log"
+        self.driver_pid = self.own / "driver.json"
 
     def clear_scratch(self) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -78,6 +79,8 @@ def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> None:
         for old in (demo.path / _LAKE, demo.broker, demo.scratch):
             shutil.rmtree(old, ignore_errors=True)
         demo.driver_log.unlink(missing_ok=True)
+        for name in json.loads((demo.own / _WRITTEN).read_text(encoding="utf-8")):
+            (demo.path / name).unlink(missing_ok=True)
         sums = {name: _sum(text.encode()) for name, text in files.items()}
         (demo.own / _WRITTEN).write_text(json.dumps(sums, indent=2), encoding="utf-8")
         demo.scratch.mkdir()

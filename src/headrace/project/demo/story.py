@@ -17,7 +17,7 @@ from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, BatchReplayed, FlowStarted
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.project.demo.driver import Crash, Driver, await_batch, look_at_crash
+from headrace.project.demo.driver import Crash, Driver, await_batch, end_leftover, look_at_crash
 from headrace.project.demo.folder import DemoFolder, TableWatch, open_demo, rewrite, write_pipeline
 from headrace.project.demo.producer import REFUNDS, Comparison, SalesProducer, compare, load_gold
 
@@ -193,6 +193,7 @@ class Demo:
         stack.enter_context(folder.locked())
         stack.callback(folder.clear_scratch)
         if folder.renewed:
+            end_leftover(folder.driver_pid)
             Broker(folder.broker).stop()
         write_pipeline(folder, self._files)
         self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   (you can edit it)")
@@ -220,7 +221,11 @@ class Demo:
     def _start_driver(self, folder: DemoFolder) -> None:
         self._screen.doing("starting Spark")
         self._driver = Driver(
-            folder.path, environment=_environment(folder), log_file=folder.driver_log, emit=self._witness
+            folder.path,
+            environment=_environment(folder),
+            log_file=folder.driver_log,
+            pid_file=folder.driver_pid,
+            emit=self._witness,
         )
         self._wait(self._witness.started.is_set, None, "it did not start a flow")
 
