@@ -26,8 +26,7 @@ from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.storage.layout import Storage
 from headrace.storage.mapped_paths import mapped_path
 from headrace.storage.table_log import is_table
-from headrace.syntax.call_arguments import method_location
-from headrace.syntax.locations import caller
+from headrace.syntax.locations import caller, method_location
 
 _EFFECTS = {"writeStream": "start a stream"}
 _DECLARATIONS = {

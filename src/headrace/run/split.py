@@ -29,7 +29,7 @@ from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.protocol import check_not_replaced
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows, TargetReader
 from headrace.sources.registry import describe_record
-from headrace.syntax.call_arguments import udf_declared
+from headrace.syntax.locations import udf_declared
 
 _SHOWN: Final = 5
 _SEARCHED: Final = 1000

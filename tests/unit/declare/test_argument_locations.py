@@ -10,7 +10,7 @@ from tests.unit.declare.conftest import Load
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import StreamingTable
 from headrace.plan.validate import check_declarations, check_layout_columns
-from headrace.syntax.call_arguments import argument_location, method_location, return_location, udf_declared
+from headrace.syntax.locations import argument_location, method_location, return_location, udf_declared
 
 SCHEMA = {"fields": [{"name": "id", "type": "long"}, {"name": "page", "type": "string"}]}
 
