@@ -579,6 +579,17 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
     "full-refresh": (*RUN, "#NotDone"),
     "erase": ("#NotDone", "#Erasure"),
     "maintain": ({"tables": ["#Maintenance"]},),
+    "storage copy": (
+        {
+            "done": "bool",
+            "source": "text",
+            "target": "text",
+            "files": "int",
+            "size_bytes": "int",
+            "kept": "int",
+            "duration_s": "number",
+        },
+    ),
     "pin": (
         {"pins": ["#Pin"], "readers": ["#Reader"]},
         {"pinned": "#Pin"},
