@@ -587,7 +587,6 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
             "files": "int",
             "size_bytes": "int",
             "kept": "int",
-            "duration_s": "number",
         },
     ),
     "pin": (

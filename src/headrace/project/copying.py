@@ -66,9 +66,10 @@ class _Copy:
             raise self._refused(f"{link} is a link to a folder outside of the storage", again)
         for _, flow, known in find_checkpoints(Storage(source)):
             for one in load_identity(known[-1]).sources:
-                if one.kind == "files" and self._below(one.identity["path"]):
-                    text = f"the checkpoint of flow {flow} names files of the storage by their paths: "
-                    raise self._refused(text + one.identity["path"], "keep this storage where it is")
+                place = locate_supported(one.identity["path"]) if one.kind == "files" else None
+                if place is not None and place.below(source):
+                    text = f"the checkpoint of flow {flow} names files of the storage by their paths: {place}"
+                    raise self._refused(text, "keep this storage where it is")
 
     def run(self) -> dict[str, Any]:
         source, target = self._source, self._target
@@ -121,16 +122,8 @@ class _Copy:
 
     def _moved(self, file: Location) -> BinaryIO:
         """The identity of a checkpoint, with the paths of tables in the target."""
-        identity = file.read_json()
-        for one in identity["sources"]:
-            if one["kind"] == "delta" and (names := self._below(one["identity"]["path"])):
-                one["identity"]["path"] = (self._target / "/".join(names)).path
-        return BytesIO(json.dumps(identity).encode())
-
-    def _below(self, path: str) -> tuple[str, ...]:
-        """The names on the way from the source to a path; none if it is not in the source."""
-        found = locate_supported(path)
-        return () if found is None else found.below(self._source)
+        old, new = (json.dumps(f"{root}/")[:-1] for root in (self._source, self._target))
+        return BytesIO(file.read_text().replace(old, new).encode())
 
     def _verify(self, files: Mapping[str, int], copied: Mapping[str, int]) -> None:
         """Check that the source is still the same, and that the target holds it whole."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from headrace.cli.options import option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
-from headrace.model.texts import counted, duration_text, size_text
+from headrace.model.texts import counted, size_text
 
 _COPY = "headrace storage copy --to s3://shop-lake/v1"
 
@@ -30,13 +28,12 @@ def copy(invocation: Invocation, to: str) -> Result:
     from headrace.project.copying import copy_storage
     from headrace.storage.layout import Storage
 
-    source, began = invocation.settings().storage, time.monotonic()
+    source = invocation.settings().storage
     with invocation.output.progress(f"Copying {source.root}"):
         done = copy_storage(source, Storage.at(to))
-    done |= {"duration_s": time.monotonic() - began}
-    size, took, target = size_text(done["size_bytes"]), duration_text(done["duration_s"]), done["target"]
+    size, target = size_text(done["size_bytes"]), done["target"]
     text = (
-        f"Copied {counted(done['files'], 'file')} ({size}) from {source.root} to {target} in {took}.\n"
+        f"Copied {counted(done['files'], 'file')} ({size}) from {source.root} to {target}.\n"
         f"Next: write `storage: {target}` in headrace.yml, then: headrace verify, headrace run\n"
         f"Do not run {source.root} again: its tables and those of the copy would differ."
     )
