@@ -10,14 +10,15 @@ from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.model.texts import counted, size_text
 
 _COPY = "headrace storage copy --to s3://shop-lake/v1"
+_BACK = "headrace storage copy --storage s3://shop-lake/v1 --to ./lake"
 
 
-@click.group("storage", cls=VerbGroup, examples=(_COPY,))
+@click.group("storage", cls=VerbGroup, examples=(_COPY, _BACK))
 def storage() -> None:
     """Copy the storage of a pipeline, to a bucket or to a folder."""
 
 
-@verb(group=storage, examples=(_COPY, "headrace storage copy --storage s3://shop-lake/v1 --to ./lake"))
+@verb(group=storage, examples=(_COPY, _BACK))
 @option("--to TARGET", "The new storage: an empty folder, or a new prefix such as s3://B/P.", required=True)
 def copy(invocation: Invocation, to: str) -> Result:
     """Copy the storage with everything in it, and check each file.
