@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from headrace.errors import SecondDriverError, StorageCopyFailedError, StorageCopyRefusedError
 from headrace.model.names import TableName
+from headrace.sources.registry import kind_of
 from headrace.state.identity import FILE, find_checkpoints, load_identity
 from headrace.state.lease import held_leases
 from headrace.storage.guarantee import RECORD, check_guarantee
@@ -66,7 +67,9 @@ class _Copy:
             raise self._refused(f"{link} is a link to a folder outside of the storage", again)
         for _, flow, known in find_checkpoints(Storage(source)):
             for one in load_identity(known[-1]).sources:
-                place = locate_supported(one.identity["path"]) if one.kind == "files" else None
+                # Told apart by its path, so what was read from it would be read again elsewhere.
+                is_path = "path" in kind_of(one.kind).keys
+                place = locate_supported(one.identity["path"]) if is_path else None
                 if place is not None and place.below(source):
                     text = f"the checkpoint of flow {flow} names files of the storage by their paths: {place}"
                     raise self._refused(text, "keep this storage where it is")
