@@ -49,9 +49,18 @@ from headrace.sources.parts import (
     range_of,
     row_number,
 )
-from headrace.sources.requests import Found, Lag, Seed, SourceRead, Unrecoverable
+from headrace.sources.requests import (
+    Found,
+    Lag,
+    Past,
+    Seed,
+    Seeding,
+    SourceRead,
+    StreamRead,
+    Systems,
+    Unrecoverable,
+)
 from headrace.sources.source import Source
-from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity, folder_of, load_identity
