@@ -3,6 +3,10 @@
 If several records of a key have the same sequence, only the one with the last position is an event: the
 others would give empty rows. Events that are newer than all others of their key change no row but the current
 one, so their rows are computed for each key by itself (`changes_in_order`).
+
+Histories are changed by position: for records that are newer than all events of their key, no row of the
+table is read but the current one, which the index of the keys names. Keys with a late record are applied with
+all their events. Both are one commit.
 """
 
 from __future__ import annotations
