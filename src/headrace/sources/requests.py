@@ -26,7 +26,7 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.state.history import History
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 ADAPTIVE = "headrace.limit"
 """An option that Spark ignores: it marks sources whose limit adapts to the duration of batches."""
