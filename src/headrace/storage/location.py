@@ -277,7 +277,7 @@ class Location:
             time.sleep(pause_s)
 
     def write(self, parts: Iterator[bytes]) -> str | None:
-        with self._writing():
+        with self.writing():
             return self.files.write(self.path, parts)
 
     def swap(self, expected: bytes, text: str) -> bool:

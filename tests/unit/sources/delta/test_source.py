@@ -19,7 +19,7 @@ from headrace.model.queries import PythonQuery
 from headrace.run.failures import Failures
 from headrace.sources.delta.facts import DeltaPosition, rewritten
 from headrace.sources.delta.source import DeltaKind, DeltaSource
-from headrace.sources.systems import StreamRead
+from headrace.sources.requests import StreamRead
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import LoggedCommit
 
