@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,14 @@ class Lake:
         self.folder, self.bucket = folder, bucket
         self._capsys = capsys
 
+    @classmethod
+    def make(cls, folder: Path, bucket: str, capsys: pytest.CaptureFixture[str], code: str) -> Lake:
+        assert run(["init", str(folder), "--storage", f"s3://{bucket}/v1"]) == 0
+        for file in (folder / "transformations").glob("*.py"):
+            file.unlink()
+        (folder / "transformations" / "sales.py").write_text(code)
+        return cls(folder, bucket, capsys)
+
     def says(self, *arguments: str, code: int = 0) -> str:
         self._capsys.readouterr()
         got = run([*arguments, "--project", str(self.folder)])
@@ -76,14 +86,10 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
 ) -> None:
     object_server.reach(monkeypatch)
     bucket, folder = object_server.make_bucket(), tmp_path / "shop"
-    assert run(["init", str(folder), "--storage", f"s3://{bucket}/v1"]) == 0
-    assert "headrace[s3,test]" in (folder / "requirements.txt").read_text()
-    for file in (folder / "transformations").glob("*.py"):
-        file.unlink()
     name = topic(partitions=2)
     code = PIPELINE.replace("{topic}", name).replace("{bucket}", bucket)
-    (folder / "transformations" / "sales.py").write_text(code)
-    lake = Lake(folder, bucket, capsys)
+    lake = Lake.make(folder, bucket, capsys, code)
+    assert "headrace[s3,test]" in (folder / "requirements.txt").read_text()
     producer = Producer({"bootstrap.servers": bootstrap})
 
     def produce(first: int, last: int) -> None:
@@ -119,3 +125,52 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
         assert "sales" in lake.says(*command), command
 
     assert_nowhere(SECRET, object_server, bucket, folder, Path(os.environ["HEADRACE_LOGS"]))
+
+
+ONE_FLOW = """
+import headrace as hr
+
+@hr.table
+def small():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG", max_offsets_per_trigger=1)
+"""
+MOST_REQUESTS = 20
+"""Of a small batch of one flow that appends, with its share of the event log and of the table's care."""
+
+
+def test_the_requests_of_a_small_batch_are_few_and_do_not_grow(
+    spark: object,
+    topic: Callable[..., str],
+    bootstrap: str,
+    object_server: ObjectServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    object_server.reach(monkeypatch)
+    bucket, name = object_server.make_bucket(), topic(partitions=1)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(45):
+        producer.produce(name, json.dumps({"id": number}))
+    assert producer.flush(30) == 0
+    lake = Lake.make(tmp_path / "shop", bucket, capsys, ONE_FLOW.replace("{topic}", name))
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+
+    requests = [one for one in object_server.requests() if f"/{bucket}" in one]
+    ends = [
+        next(i for i, one in enumerate(requests) if re.match(rf"PUT .*/commits/{batch}($|\?)", one))
+        for batch in range(45)
+    ]
+    between = requests[ends[4] : ends[40]]
+    assert len(between) <= MOST_REQUESTS * 36, Counter(
+        re.sub(r"[0-9a-f-]{8,}|\d+", "N", one) for one in between
+    )
+    # Those that the flow itself waits for.
+    waits = re.compile(r"/events/|/leases/processes/|/care/|prefix=v1(/|%2F)(events|care)")
+    counts = [
+        sum(waits.search(one) is None for one in requests[ends[batch - 1] : ends[batch]]) for batch in (5, 40)
+    ]
+    assert counts[0] == counts[1] <= MOST_REQUESTS // 2 + 2, requests[ends[39] : ends[40]]
+    # Nobody is asked whether an object exists that is created conditionally, and old batches are not listed.
+    logs = [one for one in between if "/offsets" in one or "/commits" in one]
+    assert {one.split()[0] for one in logs} <= {"PUT", "GET"}, logs

@@ -20,6 +20,8 @@ CLOSES = "headrace_erased_since"
 """A key of user metadata with two versions, the second that of the commit. No commit between them adds rows
 for a stream that skips erasures, so a stream may continue with this commit if the log lacks them."""
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
+_AHEAD = 32
+"""The number of commits that are read at the same time, where the storage can do that."""
 _NEWEST = 1000
 """The number of newest commits that are searched for a transaction id, or for the batches of a flow."""
 
@@ -190,8 +192,7 @@ def committed_ms(table: Location, version: int) -> int:
 def newest_commits(table: Location, most: int | None = None) -> Iterator[LoggedCommit]:
     """The commits that the log still holds, the newest first."""
     known = versions(table)
-    for version in reversed(known if most is None else known[-most:]):
-        yield load_commit(table, version)
+    yield from _load_commits(table, list(reversed(known if most is None else known[-most:])))
 
 
 def commits_since_compaction(table: Location, newest: int, most: int) -> int:
@@ -215,9 +216,23 @@ def commits_since_compaction(table: Location, newest: int, most: int) -> int:
 
 def iter_commits(table: Location, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
     """The commits of a range of versions that the log still has."""
-    for version in versions(table):
-        if version >= first and (last is None or version <= last):
-            yield load_commit(table, version)
+    known = versions(table)
+    yield from _load_commits(table, [one for one in known if first <= one <= (one if last is None else last)])
+
+
+def read_ahead(table: Location, chosen: Sequence[int]) -> Iterator[tuple[int, bytes | None]]:
+    """The contents of commits in the given order, ``None`` for a missing one. Several are read at the same
+    time, at first a few: many callers soon find what they want."""
+    first, number = 0, 4
+    while part := chosen[first : first + number]:
+        held = (table / LOG).read_files([commit_file(table, version).name for version in part])
+        for version in part:
+            yield version, held.pop(commit_file(table, version).name, None)
+        first, number = first + number, min(2 * number, _AHEAD)
+
+
+def _load_commits(table: Location, chosen: Sequence[int]) -> Iterator[LoggedCommit]:
+    return (load_commit(table, version, data) for version, data in read_ahead(table, chosen))
 
 
 def follow_commits(table: Location, first: int, last: int | None = None) -> Iterator[LoggedCommit]:
@@ -283,9 +298,10 @@ def read_actions(file: Location, *names: str) -> Iterator[tuple[str, Mapping[str
             yield from parse_actions(line, file).items()
 
 
-def _text_lines(file: Location) -> Iterator[str]:
+def _text_lines(file: Location, data: bytes | None = None) -> Iterator[str]:
+    lines = file.read_lines() if data is None else (line.decode() for line in data.splitlines())
     try:
-        for line in filter(str.strip, file.read_lines()):
+        for line in filter(str.strip, lines):
             if not line.startswith("{"):
                 raise log_unreadable(file, f"is not JSON: {line[:60]!r}")
             yield line
@@ -293,10 +309,10 @@ def _text_lines(file: Location) -> Iterator[str]:
         raise log_unreadable(file, f"is not text: {error}") from error
 
 
-def action_lines(file: Location) -> Iterator[str]:
-    """The lines of a commit, without blank ones."""
+def action_lines(file: Location, data: bytes | None = None) -> Iterator[str]:
+    """The lines of a commit, without blank ones. `data`: its content, if it was read already."""
     line = ""
-    for line in _text_lines(file):
+    for line in _text_lines(file, data):
         yield line
     if not line:
         # Delta would take it for a commit that changes nothing.
@@ -311,14 +327,15 @@ def parse_actions(line: str, file: Location) -> dict[str, Any]:
     return actions
 
 
-def load_commit(table: Location, version: int) -> LoggedCommit:
-    """One commit; lines of added files are not parsed, because there can be many."""
+def load_commit(table: Location, version: int, data: bytes | None = None) -> LoggedCommit:
+    """One commit; lines of added files are not parsed, because there can be many. `data`: its content, if it
+    was read already."""
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}
     properties: dict[str, str] | None = None
     changes_data = removes_data = False
     file = commit_file(table, version)
-    for line in action_lines(file):
+    for line in action_lines(file, data):
         if line.startswith('{"commitInfo"'):
             info = parse_actions(line, file)["commitInfo"]
         elif line.startswith('{"txn"'):

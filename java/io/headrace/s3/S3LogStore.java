@@ -102,6 +102,9 @@ public class S3LogStore extends HadoopFileSystemLogStore {
     while (listing.hasNext()) {
       found.add(listing.next());
     }
+    if (s3 instanceof S3Files) {
+      ((S3Files) s3).listed(found);
+    }
     return found;
   }
 

@@ -182,9 +182,11 @@ def _rewrite_masked(
     the files that they replace."""
     batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
     snapshot = newest_snapshot(session, table)
+    features = snapshot.protocol().toString()
+    if "clustering" in features or "deletionVectors" not in features:
+        return
     deleted = snapshot.numDeletedRecordsOpt()
-    is_clustered = "clustering" in snapshot.protocol().toString()
-    if is_clustered or (deleted.isDefined() and not deleted.get()):
+    if deleted.isDefined() and not deleted.get():
         return
     size = snapshot.sizeInBytes()
     chosen = [
