@@ -7,12 +7,14 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.regex.Pattern;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.impl.OpenFileParameters;
 import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.fs.s3a.Constants;
 import org.apache.hadoop.fs.s3a.S3AFileSystem;
@@ -29,7 +31,7 @@ public class S3Files extends S3AFileSystem {
       Pattern.compile("(part|cdc)-\\d+-\\p{XDigit}{8}(-\\p{XDigit}{4}){3}-\\p{XDigit}{12}[.-].*parquet");
 
   private static final int REMEMBERED = 5000;
-  private static final long JUST_WRITTEN_MS = 30_000;
+  private static final long LATELY_MS = 600_000;
 
   private final Map<Path, FileStatus> written = remembering();
   private final Map<Path, FileStatus> commits = remembering();
@@ -70,21 +72,30 @@ public class S3Files extends S3AFileSystem {
     };
   }
 
-  /** Spark and Delta each ask for the size of a file that they have just written. */
+  /** Spark and Delta each ask for the size of a data file that they have just written, or compact soon. */
   @Override
   public FileStatus getFileStatus(Path path) throws IOException {
     FileStatus known = written.get(makeQualified(path));
-    boolean isNew = known != null && System.currentTimeMillis() - known.getModificationTime() < JUST_WRITTEN_MS;
+    boolean isNew = known != null && System.currentTimeMillis() - known.getModificationTime() < LATELY_MS;
     return isNew ? known : super.getFileStatus(path);
   }
 
   @Override
   public FSDataInputStream open(Path path, int bufferSize) throws IOException {
+    FileStatus known = find(path);
+    return known == null ? super.open(path, bufferSize) : awaitFuture(openFile(path).withFileStatus(known).build());
+  }
+
+  @Override
+  public CompletableFuture<FSDataInputStream> openFileWithOptions(Path path, OpenFileParameters parameters)
+      throws IOException {
+    FileStatus known = parameters.getStatus() == null ? find(path) : null;
+    return super.openFileWithOptions(path, known == null ? parameters : parameters.withStatus(known));
+  }
+
+  private FileStatus find(Path path) {
     Path whole = makeQualified(path);
-    FileStatus known = commits.getOrDefault(whole, written.get(whole));
-    return known == null
-        ? super.open(path, bufferSize)
-        : awaitFuture(openFile(whole).withFileStatus(known).build());
+    return commits.getOrDefault(whole, written.get(whole));
   }
 
   /** Takes note of the commits that a listing has found. */
@@ -101,6 +112,11 @@ public class S3Files extends S3AFileSystem {
     written.clear();
     commits.clear();
     return super.delete(path, recursive);
+  }
+
+  /** Forgets a commit that is written, such as the first one of a table that is created anew. */
+  void writes(Path path) {
+    commits.remove(makeQualified(path));
   }
 
   private void remember(Path path, long length) {

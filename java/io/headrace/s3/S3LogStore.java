@@ -39,6 +39,9 @@ public class S3LogStore extends HadoopFileSystemLogStore {
       data.write('\n');
     }
     FileSystem fs = path.getFileSystem(conf);
+    if (fs instanceof S3Files) {
+      ((S3Files) fs).writes(path);
+    }
     if (!overwrite) {
       ConditionalCreate.write(fs, path, data);
       return;
