@@ -7,6 +7,7 @@ import json
 import linecache
 import logging
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -20,7 +21,6 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
-from headrace.cli.remedies import locate_remedies
 from headrace.errors import HeadraceError, NotConfirmedError, PlanFailedError, SourceLocation, more_command
 from headrace.model.secrets import Redactor
 from headrace.model.texts import wrap
@@ -345,3 +345,38 @@ def discard_stdout() -> None:
 
 def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
+
+
+_WITHOUT_PIPELINE = {"completion", "demo", "engine", "explain", "init"}
+
+
+def named_options(given: Mapping[str, Path | str | None]) -> str:
+    """The options that a user has typed to name a pipeline, as they are typed in the same folder."""
+    words = []
+    for name, value in given.items():
+        if isinstance(value, Path) and value.is_relative_to(Path.cwd()):
+            value = Path(os.path.relpath(value))
+        if value is not None:
+            words += [f"--{name}", shlex.quote(str(value))]
+    return " ".join(words)
+
+
+def locate_remedies(error: HeadraceError, options: str) -> HeadraceError:
+    """The error with these options in each command of its remedies: without them, the command would act on
+    another pipeline, or on the shared broker."""
+    if not options:
+        return error
+    located = error.with_(remedies=[_locate(one, options) for one in error.remedies])
+    if isinstance(located, PlanFailedError):
+        return located.with_errors(locate_remedies(one, options) for one in located.errors)
+    return located
+
+
+def _locate(remedy: str, options: str) -> str:
+    _, _, command = remedy.rpartition(":   ")
+    words = command.split()
+    is_command = words[:1] == ["headrace"] and len(words) > 1 and words[1] not in _WITHOUT_PIPELINE
+    is_plain = not set(command) & set("|;&`()")
+    if not (is_command and is_plain) or any(word.startswith(("--project", "--spec")) for word in words):
+        return remedy
+    return f"{remedy} {options}"

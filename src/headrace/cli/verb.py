@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.options import complete_profile, option
-from headrace.cli.output import Output, Result
-from headrace.cli.remedies import named_options
+from headrace.cli.output import Output, Result, named_options
 from headrace.errors import SpecAmbiguousError, SpecNotFoundError
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.errors import FeatureUnsupportedError, PipelineValueUnsetError
+from headrace.model.folders import Entry
 from headrace.model.project import ProjectSettings
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
 from headrace.storage.mapped_paths import mapped_path
 from headrace.syntax.locations import caller
 
@@ -216,9 +221,13 @@ class _Files(_Part):
     """Files: ``ls`` lists a folder, whose path the spec may map."""
 
     def ls(self, dir: str) -> list[FileInfo]:
-        given = Path(mapped_path(dir, self._settings, caller(self._settings.root)))
-        found = sorted(given.iterdir()) if given.is_dir() else [given]
-        return [_file_info(entry) for entry in found]
+        given = locate(mapped_path(dir, self._settings, caller(self._settings.root)))
+        found = sorted(given.entries(), key=lambda entry: entry.name)
+        if not found and (state := given.look()) is not None:
+            return [FileInfo(str(given), given.name, state.size, state.modified_ms)]
+        if not found and not given.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(given))
+        return [_file_info(given, entry) for entry in found]
 
     def __getattr__(self, name: str) -> Any:
         if "mount" in name.lower() and not name.startswith("_"):
@@ -227,11 +236,9 @@ class _Files(_Part):
         return super().__getattr__(name)
 
 
-def _file_info(entry: Path) -> FileInfo:
-    found = entry.stat()
-    slash = "/" if entry.is_dir() else ""
-    size = 0 if slash else found.st_size
-    return FileInfo(f"{entry}{slash}", f"{entry.name}{slash}", size, int(found.st_mtime * 1000))
+def _file_info(folder: Location, entry: Entry) -> FileInfo:
+    name = f"{entry.name}/" if entry.is_folder else entry.name
+    return FileInfo(str(folder / name), name, 0 if entry.is_folder else entry.size, entry.modified_ms)
 
 
 class SecretScope(NamedTuple):

@@ -13,11 +13,10 @@ from types import ModuleType
 from headrace.declare.auto_loader import CLOUD_FILES, read_cloud_files
 from headrace.declare.dbutils import Dbutils
 from headrace.declare.lakeflow import importable
-from headrace.declare.main_guard import find_guard
-from headrace.declare.notebooks import FileRun, run_file
+from headrace.declare.notebooks import FileRun, find_guard, run_file
 from headrace.declare.pipeline_files import find_files, path_parts
 from headrace.declare.pipeline_imports import forget_modules, mark_modules, set_import_path
-from headrace.declare.registered_avro import decode_registered
+from headrace.declare.reads import decode_registered
 from headrace.declare.registry import ActivePipeline, Registry, activate_pipeline, spark
 from headrace.declare.sql_files import declare_file
 from headrace.declare.sql_functions import find_calls_in

@@ -13,7 +13,7 @@ from typing import Literal
 
 from headrace.declare.known_texts import UNKNOWN, KnownTexts, called_name, read_key
 from headrace.errors import SourceLocation
-from headrace.model.broker_map import split_addresses
+from headrace.model.brokers import split_addresses
 from headrace.model.kafka_settings import EMBEDDED
 from headrace.model.mappings import FOREIGN_PATH
 from headrace.model.project import code_language

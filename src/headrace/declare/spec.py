@@ -6,19 +6,26 @@ import difflib
 import os
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from headrace.declare.broker_choice import choose_broker
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
-from headrace.declare.kafka_names import KAFKA_SETTINGS
-from headrace.declare.spec_brokers import broker_locations, build_brokers, kafka_of
-from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
-from headrace.declare.spec_cluster import build_cluster, named_master
+from headrace.declare.spec_checks import (
+    broker_locations,
+    build_brokers,
+    build_cluster,
+    build_error,
+    build_paths,
+    build_tables,
+    check_kafka,
+    check_keys,
+    kafka_of,
+    key_error,
+    named_master,
+)
 from headrace.declare.spec_model import BROKERS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
@@ -43,15 +50,15 @@ from headrace.errors import (
     SpecNotFoundError,
     SpecUnknownKeyError,
 )
-from headrace.model.broker import BrokerChoice
-from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
+from headrace.model.brokers import BrokerChoice
+from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
 from headrace.model.object_storage import S3Settings
 from headrace.model.project import ANSI_SETTING, ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
-from headrace.runtime.places import shared_broker_folder
+from headrace.runtime.places import BROKER_VARIABLE, chosen_folder, shared_broker_folder
 from headrace.storage.layout import Storage
 from headrace.storage.locate import use_s3
 
@@ -62,6 +69,8 @@ PROFILE_VARIABLE = "HEADRACE_PROFILE"
 DEFAULT_PROFILE = "dev"
 _NAME_OUTSIDE = "ingest"
 """The name of the pipeline that `headrace ingest` runs outside of a pipeline's folder."""
+OWN_FOLDER = ".headrace"
+"""The folder beside the spec for what belongs to the pipeline on this machine."""
 DEFAULT_STORAGE = "./lake"
 DEFAULT_LIBRARIES = ("transformations/**",)
 
@@ -136,6 +145,14 @@ def load_project(
     return settings
 
 
+def _choose_broker(spec: Spec, folder: Path) -> BrokerChoice:
+    if (chosen := chosen_folder(BROKER_VARIABLE)) is not None:
+        return BrokerChoice(chosen, "variable", spec.name)
+    if (written := spec.runtime.broker) is not None:
+        return BrokerChoice(Path(os.path.normpath(folder / Path(written).expanduser())), "spec", spec.name)
+    return BrokerChoice(folder / OWN_FOLDER / "broker", "pipeline", spec.name)
+
+
 def _with_broker(settings: ProjectSettings, broker: BrokerChoice) -> ProjectSettings:
     kafka = settings.kafka
     if kafka.is_embedded:
@@ -173,7 +190,6 @@ def _load(
         {k: v for k, v in document.items.items() if k != "profiles"}, document.keys, document.location
     )
     merged = _merged(base, _chosen(profiles, chosen, shown, targets))
-    written = merged
     for key, value in overrides.items():
         merged = _merged(merged, _override(key, value, redactor))
     given = None
@@ -197,13 +213,7 @@ def _load(
     settings = replace(_settings(spec, file, chosen, merged, redactor), brokers=brokers)
     if given is not None:
         settings = replace(settings, ignored=given.ignored, packages=given.packages)
-    storages = [settings.storage]
-    if "storage" in overrides:
-        with suppress(HeadraceError):
-            stored = Mapped({key: value for key, value in written.items.items() if key == "storage"})
-            storages.append(Storage.at(filler.fill(stored).get("storage", DEFAULT_STORAGE), file.parent))
-    used = storages if settings.kafka.is_embedded else ()
-    settings = _with_broker(settings, choose_broker(spec.name, file.parent, spec.runtime.broker, used))
+    settings = _with_broker(settings, _choose_broker(spec, file.parent))
     # The clients' settings may hold secrets that are not in the spec, such as a decrypted key.
     for connection in (settings.kafka, *brokers.named):
         redactor.add_settings(connection.for_spark())
@@ -438,6 +448,4 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
     except ValueError as error:
         place = _locations(merged, "configuration").get(INTERVAL_SETTING)
         key = f"configuration.{INTERVAL_SETTING}"
-        raise SpecInvalidError(
-            f"`{key}` {error}", location=place, remedies=["write such as 5 seconds"], params={"key": key}
-        ) from None
+        raise key_error(key, str(error), place, ["write such as 5 seconds"]) from None

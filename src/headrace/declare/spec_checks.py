@@ -1,23 +1,33 @@
-"""Checks of a spec: keys, types of values, mappings of names, and Kafka settings that can never work."""
+"""Checks of a spec: keys, types of values, mappings of names, connections with Kafka, and the cluster."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from headrace.declare.kafka_names import KAFKA_SETTINGS
-from headrace.declare.spec_model import BROKERS, SETTINGS, Library, MaintenanceSpec, Spec, TableCareSpec
-from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value
-from headrace.errors import SourceLocation, SpecInvalidError, SpecUnknownKeyError
-from headrace.model.kafka_settings import EMBEDDED, FILES, KafkaConnection
+from headrace.declare.spec_model import (
+    BROKERS,
+    SETTINGS,
+    KafkaSpec,
+    Library,
+    MaintenanceSpec,
+    Spec,
+    TableCareSpec,
+)
+from headrace.declare.spec_values import Filler, Mapped, Scalar, Sequence, Value
+from headrace.errors import SourceLocation, SpecInvalidError, SpecUnknownKeyError, did_you_mean
+from headrace.model.brokers import BrokerMap, split_addresses
+from headrace.model.kafka_settings import EMBEDDED, FILES, KAFKA_SETTINGS, KafkaConnection
 from headrace.model.mappings import PathMap, TableMap, absolute_target, is_name
 from headrace.model.names import SPARK_CATALOG
+from headrace.model.project import ClusterSettings, ExecutorLimits
+from headrace.runtime.defaults import is_local
 
 _SPARKS_OWN = {
     "auto.offset.reset": "use read_kafka(starting_offsets=..) instead",
@@ -117,12 +127,9 @@ def _problem(detail: Any, merged: Mapped, shown: str) -> SpecInvalidError:
     key = ".".join(str(part) for part in path)
     location, value = _find(merged, path, shown)
     if detail["type"] == "missing":
-        return SpecInvalidError(
-            f"`{key}` is missing",
-            location=SourceLocation(shown, 1) if len(path) == 1 else location,
-            remedies=[f"add a line such as `{path[-1]}: {'my_pipeline' if key == 'name' else '..'}`"],
-            params={"key": key},
-        )
+        remedy = f"add a line such as `{path[-1]}: {'my_pipeline' if key == 'name' else '..'}`"
+        location = SourceLocation(shown, 1) if len(path) == 1 else location
+        return key_error(key, "is missing", location, [remedy])
     meanings = {
         "string_type": f"must be text, not {_kind(value)}",
         "string_too_short": "must not be empty",
@@ -138,9 +145,7 @@ def _problem(detail: Any, merged: Mapped, shown: str) -> SpecInvalidError:
         meaning = str(detail["ctx"]["error"])
     else:
         meaning = meanings.get(detail["type"], detail["msg"])
-    return SpecInvalidError(
-        f"`{key}` {meaning}", location=location, remedies=_examples(path, value), params={"key": key}
-    )
+    return key_error(key, meaning, location, _examples(path, value))
 
 
 def _examples(path: tuple[Any, ...], value: Value | None) -> list[str]:
@@ -268,14 +273,11 @@ def build_tables(spec: Spec, folder: Path, locations: Mapping[str, SourceLocatio
     targets = {}
     for name, target in spec.tables.items():
         if not _TABLE.fullmatch(name):
-            raise _mapping_error(f"tables.{name}", "is not a name of a table", _TABLES, locations)
+            raise key_error(f"tables.{name}", "is not a name of a table", locations.get(name), [_TABLES])
         if is_name(target) and target.partition(".")[0] not in catalogs:
-            raise _mapping_error(
-                f"tables.{name}",
-                f"is `{target}`, which is neither a path nor a catalog of `configuration`",
-                f"for a folder write ./{target}",
-                locations,
-            )
+            problem = f"is `{target}`, which is neither a path nor a catalog of `configuration`"
+            remedy = f"for a folder write ./{target}"
+            raise key_error(f"tables.{name}", problem, locations.get(name), [remedy])
         targets[name] = target if is_name(target) else absolute_target(target, folder)
     return TableMap(targets)
 
@@ -283,19 +285,117 @@ def build_tables(spec: Spec, folder: Path, locations: Mapping[str, SourceLocatio
 def build_paths(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation]) -> PathMap:
     for prefix in spec.paths:
         if not re.match(r"/[^/]|[a-zA-Z][a-zA-Z0-9+.-]*:", prefix):
-            remedy = "write such as dbfs:/ or /Volumes/main"
-            raise _mapping_error(
-                f"paths.{prefix}", "is not the beginning of an absolute path", remedy, locations
-            )
+            problem = "is not the beginning of an absolute path"
+            remedies = ["write such as dbfs:/ or /Volumes/main"]
+            raise key_error(f"paths.{prefix}", problem, locations.get(prefix), remedies)
     return PathMap({prefix: absolute_target(target, folder) for prefix, target in spec.paths.items()})
 
 
-def _mapping_error(
-    key: str, problem: str, remedy: str, locations: Mapping[str, SourceLocation]
+def key_error(
+    key: str, problem: str, location: SourceLocation | None, remedies: Iterable[str]
 ) -> SpecInvalidError:
+    """The error for the value of a key."""
     return SpecInvalidError(
-        f"`{key}` {problem}",
-        location=locations.get(key.partition(".")[2]),
-        remedies=[remedy],
-        params={"key": key},
+        f"`{key}` {problem}", location=location, remedies=[*remedies], params={"key": key}
     )
+
+
+def kafka_of(merged: Mapped) -> Mapped:
+    """The settings under `kafka`, without the mapping of addresses."""
+    entry = merged.items.get("kafka")
+    if not isinstance(entry, Mapped):
+        return Mapped({})
+    return Mapped({k: v for k, v in entry.items.items() if k != BROKERS}, entry.keys, entry.location)
+
+
+def broker_locations(merged: Mapped) -> Mapping[str, SourceLocation]:
+    entry = merged.items.get("kafka")
+    brokers = entry.items.get(BROKERS) if isinstance(entry, Mapped) else None
+    return brokers.keys if isinstance(brokers, Mapped) else {}
+
+
+def build_brokers(
+    targets: Mapping[str, str],
+    *,
+    chosen: str,
+    profiles: Mapping[str, Callable[[], Mapped]],
+    filler: Filler,
+    folder: Path,
+    locations: Mapping[str, SourceLocation],
+) -> BrokerMap:
+    """The addresses and their connections. `profiles`: the merged spec of each profile."""
+    connections: dict[str, KafkaConnection | None] = {}
+    for pattern, name in targets.items():
+        key, location = f"kafka.{BROKERS}.{pattern}", locations.get(pattern)
+        if not list(split_addresses(pattern)):
+            raise key_error(key, "names no address", location, ["write such as broker.example:9092"])
+        if name in connections:
+            continue
+        if name in (EMBEDDED, chosen):
+            connections[name] = None
+        elif name in profiles:
+            found = _connection(profiles[name](), filler, folder)
+            if found.is_embedded or not found.bootstrap_servers:
+                problem = f"names the profile `{name}`, which has no broker of its own"
+                remedy = f"add to the profile:   {name}: {{kafka: {{bootstrap.servers: HOST:PORT}}}}"
+                raise key_error(key, problem, location, [remedy, f"or write {EMBEDDED}"])
+            connections[name] = found
+        else:
+            known = [EMBEDDED, *profiles]
+            problem = f"is `{name}`, which is neither `{EMBEDDED}` nor a profile of the spec"
+            remedy = f"add a profile:   profiles: {{{name}: {{kafka: {{bootstrap.servers: HOST:PORT}}}}}}"
+            raise key_error(key, problem, location, did_you_mean(name, known, remedy))
+    return BrokerMap(dict(targets), connections)
+
+
+def _connection(merged: Mapped, filler: Filler, folder: Path) -> KafkaConnection:
+    kafka = kafka_of(merged)
+    settings = KafkaSpec.model_validate(filler.fill(Mapped({"kafka": kafka})).get("kafka", {})).settings
+    places = {key: place for key, place in kafka.keys.items() if key in settings}
+    return check_kafka(KafkaConnection(settings, places), folder)
+
+
+_CORES = "spark.executor.cores"
+_DYNAMIC = "spark.dynamicAllocation.enabled"
+
+
+def build_cluster(
+    spec: Spec, keys: Mapping[str, SourceLocation], settings: Mapping[str, SourceLocation]
+) -> ClusterSettings:
+    """`keys`, `settings`: the locations of the keys of `cluster` and of `configuration`."""
+    packages, executors = tuple(spec.cluster.packages), spec.cluster.executors
+    if executors is None:
+        return ClusterSettings(packages=packages, location=keys.get("packages"))
+    master = named_master(spec)
+    if master is not None and not is_local(master):
+        check_executors(spec.configuration.get, keys.get("executors"), settings)
+    limits = ExecutorLimits(
+        least=executors.min, most=executors.max, backlog_s=executors.backlog, idle_s=executors.idle
+    )
+    return ClusterSettings(packages=packages, executors=limits, location=keys.get("packages"))
+
+
+def named_master(spec: Spec) -> str | None:
+    """The Spark master of the spec: ``runtime.master``, or ``spark.master`` of ``configuration``."""
+    return spec.runtime.master or spec.configuration.get("spark.master")
+
+
+def check_executors(
+    get: Callable[[str], str | None],
+    location: SourceLocation | None = None,
+    settings: Mapping[str, SourceLocation] | None = None,
+) -> None:
+    """Check the Spark settings that `cluster.executors` needs. `location`: that of `cluster.executors`;
+    `settings`: those of the settings."""
+    if get(_CORES) is None:
+        remedies = [f'add `{_CORES}: "2"` under `configuration:`']
+        raise key_error(
+            "cluster.executors", f"needs `{_CORES}`: the size of one executor", location, remedies
+        )
+    if (get(_DYNAMIC) or "").lower() == "true":
+        raise SpecInvalidError(
+            f"`{_DYNAMIC}` cannot be used with `cluster.executors`: both would set the number of executors",
+            location=(settings or {}).get(_DYNAMIC),
+            remedies=[f"remove `{_DYNAMIC}`, or remove `cluster.executors`"],
+            params={"key": f"configuration.{_DYNAMIC}"},
+        )

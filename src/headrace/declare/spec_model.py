@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from headrace.declare.kafka_names import KAFKA_SETTINGS
 from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import RejectionLimit
+from headrace.model.kafka_settings import KAFKA_SETTINGS
 from headrace.model.maintenance import WATERMARK, Watermark, parse_bytes
 from headrace.model.texts import parse_duration, parse_seconds
 from headrace.model.triggers import Trigger

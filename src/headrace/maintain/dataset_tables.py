@@ -78,8 +78,5 @@ def forget_maintenance(storage: Storage, table: TableName, care: Care, role: Rol
 
 def load_maintenance(storage: Storage, table: TableName, role: Role = "table") -> Mapping[str, Any]:
     """What was done to a table last, by kind; empty if nothing is known."""
-    try:
-        held = storage.care(table, role).read_json()
-    except (OSError, ValueError):
-        return {}
+    held = storage.care(table, role).find_json()
     return held if isinstance(held, dict) else {}

@@ -134,6 +134,6 @@ def load_metadata(table: Location, version: int) -> tuple[str, Mapping[str, str]
     try:
         found = load_checksum(table, version)["metadata"]
         return str(found["id"]), dict(found["configuration"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         snapshot = load_snapshot(table)
         return snapshot.table_id, snapshot.properties

@@ -38,7 +38,7 @@ def take_request(storage: Storage, table: TableName) -> str | None:
         held = file.read_bytes()
         found = json.loads(held)
         own, state = str(found["id"]), found["state"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return own if state == _ASKED and file.swap(held, _text(own, _TAKEN)) else None
 
@@ -51,10 +51,7 @@ def answer_request(storage: Storage, table: TableName, request: str, outcome: Ma
 
 def load_answer(storage: Storage, table: TableName, request: str) -> Mapping[str, Any] | None:
     """The answer to a request; ``None`` if there is none yet."""
-    try:
-        found = _answer(storage, table).read_json()
-    except (OSError, ValueError):
-        return None
+    found = _answer(storage, table).find_json()
     return found if isinstance(found, dict) and found.get("id") == request else None
 
 
@@ -66,10 +63,7 @@ def withdraw_request(storage: Storage, table: TableName, request: str) -> None:
 
 def _remove(file: Location, request: str) -> None:
     """Delete a file, unless it belongs to another request."""
-    try:
-        found = file.read_json()
-    except (OSError, ValueError):
-        return
+    found = file.find_json()
     if isinstance(found, dict) and found.get("id") == request:
         file.delete()
 

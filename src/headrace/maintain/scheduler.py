@@ -490,5 +490,5 @@ def _checksum(table: Location, version: int) -> tuple[int | None, Mapping[str, s
         found = load_checksum(table, version)
         properties = dict(found["metadata"]["configuration"])
         return int(found["numFiles"]), properties, int(found.get("numDeletedRecordsOpt") or 0)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None, None, 0

@@ -10,10 +10,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
-from headrace.model.broker import BrokerChoice
-from headrace.model.broker_map import BrokerMap
+from headrace.model.brokers import BrokerChoice, BrokerMap
 from headrace.model.changes import DuplicateKeys
-from headrace.model.cluster import ClusterSettings
 from headrace.model.declarations import NullRule, RejectionLimit
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
@@ -49,6 +47,23 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 OnDataLoss = Literal["refuse", "record"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorLimits:
+    """How many executors a continuous run may have, and when it asks for more or gives some back."""
+
+    least: int
+    most: int
+    backlog_s: float  # the time in which the flows should process what their sources hold
+    idle_s: float  # how long there must have been too many executors before some are given back
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    packages: tuple[str, ...] = ()  # Python packages of this environment that executors get
+    executors: ExecutorLimits | None = None
+    location: SourceLocation | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,6 @@ _LONGEST = 300
 class StateMismatch:
     """Why the state of a checkpoint does not fit a query."""
 
-    checkpoint: str
     condition: str  # spark's name of the problem
     was: str
     now: str
@@ -42,7 +41,7 @@ class StateMismatch:
         return (f"the checkpoint has {self.was}", f"the query needs {self.now}")
 
 
-def find_mismatch(message: str, checkpoint: str) -> StateMismatch | None:
+def find_mismatch(message: str) -> StateMismatch | None:
     """The mismatch that a message of Spark reports; ``None`` for any other message."""
     found = _CONDITION.search(message)
     if found is None:
@@ -58,7 +57,7 @@ def find_mismatch(message: str, checkpoint: str) -> StateMismatch | None:
     else:
         lists = [*_LIST.findall(text), "", ""]
         was, now = _operators(lists[0]), _operators(lists[1])
-    return StateMismatch(checkpoint=checkpoint, condition=condition, was=was, now=now)
+    return StateMismatch(condition=condition, was=was, now=now)
 
 
 def _operators(text: str) -> str:

@@ -12,8 +12,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError, LogUnreadableError, first_line
 from headrace.model.counts import RowChanges
-from headrace.model.event_columns import Row
-from headrace.model.event_forms import Event
+from headrace.model.event_forms import Event, Row
 from headrace.model.events import BatchCommitted, BatchReplayed, Committed, FlowIdle, ViewRefreshed
 from headrace.model.names import TableName
 from headrace.model.secrets import Redactor

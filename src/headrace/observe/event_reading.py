@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, get_args
 
 from headrace.errors import TableUnreadableError, first_line
-from headrace.model.event_columns import Row
+from headrace.model.event_forms import Row
 from headrace.model.names import TableName
 from headrace.observe.event_table import EventTable, sql_text, sql_time
 from headrace.observe.read import fields_to_json

@@ -11,8 +11,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError, RefusedError
 from headrace.model.declarations import MaterializedView, StreamingTable, TemporaryView
-from headrace.model.event_columns import Row
-from headrace.model.event_forms import Event, Level, headline
+from headrace.model.event_forms import Event, Level, Row, headline
 from headrace.model.events import (
     NAMESPACE,
     BatchCommitted,

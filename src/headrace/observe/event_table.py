@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.event_columns import Row, event_columns
-from headrace.storage.arrow_rows import build_table
+from headrace.model.event_forms import Row, event_columns
+from headrace.storage.arrow_rows import build_table, select
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table
 
@@ -64,12 +64,10 @@ class EventTable:
         """The rows of a SQL query over the table ``t``; none if there is no table yet."""
         if self._table is None and not is_table(self.path):
             return []
-        from deltalake import QueryBuilder
-
         table = self._newest()
         # Columns are read only for the rows that the condition chooses.
         settings = {"datafusion.execution.parquet.pushdown_filters": "true"}
-        return _rows(QueryBuilder(settings).register("t", table).execute(sql).read_all())
+        return _rows(select(table, sql, settings))
 
     def fold(self) -> int:
         """Merge the small files into one if there are many, and remove files that were replaced long ago.

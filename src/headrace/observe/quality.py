@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from headrace.model.event_columns import Row
+from headrace.model.event_forms import Row
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
+from headrace.model.texts import html_table
 from headrace.observe.event_reading import EventFilter, query_events
 from headrace.observe.read import plain
 from headrace.storage.layout import Storage

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
     RUN_FIRST,
+    STORE_FAILURES,
     HeadraceError,
     PackageMissingError,
     ReadColumnUnknownError,
@@ -23,10 +24,10 @@ from headrace.errors import (
     did_you_mean,
 )
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
+from headrace.model.texts import html_table
 from headrace.observe.versions import check_files, find_version
-from headrace.storage.arrow_rows import read_stream
+from headrace.storage.arrow_rows import read_stream, select
 from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location, open_delta
@@ -191,6 +192,8 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
             # `deltalake` takes an empty commit for one that changes nothing.
             next(action_lines(commit_file(path, table.version())))
         return table, json.loads(table.schema().to_json())
+    except STORE_FAILURES:
+        raise
     except (DeltaError, OSError, ValueError) as error:
         raise find_damage(path) or _unreadable(path.name, str(path), error) from error
 
@@ -208,11 +211,10 @@ def explain_failure(error: Exception, table: DeltaTable, name: str, where: str |
 def execute_query(table: DeltaTable, query: str) -> pa.Table:
     """Run a query on a table, which is `t` in SQL; names keep their case."""
     import pyarrow as pa
-    from deltalake import QueryBuilder
 
     # Names keep their case, as they do in Spark's schemas.
     settings = {"datafusion.sql_parser.enable_ident_normalization": "false"}
-    found = read_stream(QueryBuilder(settings).register("t", table).execute(query).read_all())
+    found = read_stream(select(table, query, settings))
     # Plain strings and bytes, as other libraries expect them, in place of DataFusion's views.
     return found.cast(pa.schema([pa.field(one.name, _plain_type(one.type)) for one in found.schema]))
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from headrace.errors import LogUnreadableError, first_line
+from headrace.storage.arrow_rows import select
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import LoggedCommit, newest_commits
@@ -122,7 +123,4 @@ def _count(table: Any, actions: Any) -> int | None:
 
 def _count_left(table: Any) -> int:
     """The number of rows without deleted rows: the statistics ignore deletion vectors."""
-    from deltalake import QueryBuilder
-
-    query = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t")
-    return int(query.read_all().column("n").to_pylist()[0])
+    return int(select(table, "SELECT count(*) AS n FROM t").column("n").to_pylist()[0])

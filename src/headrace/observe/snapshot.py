@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
+from headrace.model.texts import html_table
 from headrace.observe.recent_commits import CHECKPOINT, RecentCommits, load_tail
 from headrace.observe.status import (
     DatasetStatus,

@@ -29,7 +29,6 @@ from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
-from headrace.plan.ansi import is_off
 from headrace.plan.catalog import isolated_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
@@ -37,12 +36,11 @@ from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of
-from headrace.plan.plan_errors import raise_all
 from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
-from headrace.plan.resolved import Resolved
-from headrace.plan.resolver import FindTable, Resolver
+from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
-from headrace.plan.spark_checks import find_wrong_settings, with_state_checks
+from headrace.plan.spark_checks import find_wrong_settings
+from headrace.plan.spark_errors import is_off
 from headrace.plan.stages import (
     OpenTableStage,
     Plan,
@@ -52,7 +50,7 @@ from headrace.plan.stages import (
     RefreshViewStage,
     build_levels,
 )
-from headrace.plan.validate import check_declarations
+from headrace.plan.validate import check_declarations, raise_all
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.files.options import FORMAT_OPTION
@@ -90,8 +88,6 @@ def build_plan(
         errors = [*resolver.errors, *_property_errors(session, declarations), *settings_errors]
         raise_all(errors, resolver.downstream)
         plan = _assemble(resolver)
-        if not resolver.is_test:
-            plan = with_state_checks(session, plan, resolver.flows)
     return plan if offline else find_changes(plan)
 
 

@@ -80,7 +80,7 @@ def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 part="query",
                 name=flow.name,
                 text=f"the query of flow {flow.name} has changed; it applies to new records only"
-                f"{', and continues with the state of the old query' if planned.stateful else ''}, "
+                f"{', and continues with the state of the old query if that fits' * planned.stateful}, "
                 f"`headrace full-refresh {stage.table.name.short}` applies it to all records",
             )
 

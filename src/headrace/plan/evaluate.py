@@ -24,15 +24,13 @@ from headrace.model.names import TableName
 from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query, SqlQuery, running
-from headrace.plan.ansi import explain_condition
-from headrace.plan.drivers import find_missing
 from headrace.plan.function_patches import SCHEMA_REMEDIES
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.logical import METADATA
 from headrace.plan.modes import Bounded, Loading, Running, Sending, SourceHook, TableAccess
 from headrace.plan.names import find_dataset, label_of, split_name
 from headrace.plan.patches import install
-from headrace.plan.sorting import without_final_sort
+from headrace.plan.spark_errors import explain_condition, find_missing
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
 from headrace.runtime.gateway import active_session, frame_of_plan
@@ -388,3 +386,23 @@ def restore_settings(session: SparkSession, before: Mapping[str, str | None]) ->
                 session.conf.unset(key)
             else:
                 session.conf.set(key, value)
+
+
+_KEEPS_ROWS = frozenset({"Project", "Filter", "SubqueryAlias", "View"})
+"""The nodes that give the same rows for rows in another order."""
+
+
+def without_final_sort(frame: DataFrame) -> DataFrame | None:
+    """The query without the sort of its result; ``None`` if it does not sort its result."""
+    node: Any = frame._jdf.queryExecution().analyzed()
+    above = []
+    while (kind := str(node.nodeName())) in _KEEPS_ROWS:
+        above.append(node)
+        node = node.child()
+    if kind != "Sort":
+        return None
+    jvm: Any = frame.sparkSession._jvm
+    node = node.child()
+    for parent in reversed(above):
+        node = parent.withNewChildren(jvm.PythonUtils.toSeq([node]))
+    return frame_of_plan(frame.sparkSession, node)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ActionInQueryError, SourceLocation, WriteInFileError
-from headrace.model.event_columns import event_columns
+from headrace.model.event_forms import event_columns
 from headrace.model.mappings import MappedTable
 from headrace.model.names import NamesInUse, TableName, names_in_use
 from headrace.model.notes import Note

@@ -26,18 +26,15 @@ from headrace.model.snapshots import Snapshots, StoredSnapshots
 from headrace.plan import columns, validate
 from headrace.plan.catalog import StandIns
 from headrace.plan.coordinates import CoordinateColumns, common_columns, find_coordinates
-from headrace.plan.evaluate import Unresolved, call_query, no_metadata, session_settings
+from headrace.plan.evaluate import Unresolved, call_query, no_metadata, session_settings, without_final_sort
 from headrace.plan.expectations import check_conditions
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.modes import Planning, SourceHook, TableAccess
 from headrace.plan.names import find_dataset, table_not_found
 from headrace.plan.properties import coordinates_of
-from headrace.plan.resolved import Resolved
-from headrace.plan.shared_reads import share_reads
 from headrace.plan.snapshots import SnapshotReader, marker_stream, without_versions
-from headrace.plan.sorting import without_final_sort
-from headrace.plan.sources import planned_sources, resolve_once
+from headrace.plan.sources import planned_sources, resolve_once, share_reads
 from headrace.plan.spark_checks import check_output, keeps_groups
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
@@ -45,6 +42,7 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.delta.starting import reads_feed, skips_changes
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
+from headrace.state.identity import QueryRecord
 from headrace.storage.locate import locate_supported
 from headrace.storage.table_log import is_table
 
@@ -460,3 +458,21 @@ class Resolver:
         if name not in self._stored:
             self._stored[name] = load_stored(self.settings.storage, name)
         return self._stored[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A query over empty stand-ins for the tables that it reads."""
+
+    plan: LogicalPlan
+    frame: DataFrame = field(repr=False)
+    reads: tuple[TableRead, ...] = ()  # the tables that it reads, also through temporary views
+    views: tuple[TableName, ...] = ()
+    reads_target: bool = False  # whether it reads the table that it feeds
+    # The columns that keep each record's coordinates.
+    coordinates: CoordinateColumns = field(default_factory=CoordinateColumns)
+    # The batch query of a flow that is applied once; ``plan`` is then the stream of its marker.
+    batch: LogicalPlan | None = None
+    # The query that such a flow was applied with, if its source can no longer be read.
+    applied: QueryRecord | None = None
+    gone: HeadraceError | None = None

@@ -25,13 +25,13 @@ from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
-from headrace.plan.plan_errors import raise_all
 from headrace.plan.snapshots import marker_stream
 from headrace.plan.stages import Plan, RunFlowStage
+from headrace.plan.validate import raise_all
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import read_checksum
 from headrace.sources.answers import Found
-from headrace.sources.registry import build_source
+from headrace.sources.registry import build_source, kind_for
 from headrace.sources.requests import ADAPTIVE
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems
@@ -42,8 +42,7 @@ from headrace.storage.location import Location
 from headrace.syntax.call_arguments import argument_location, return_location
 
 if TYPE_CHECKING:
-    from headrace.plan.resolved import Resolved
-
+    from headrace.plan.resolver import Resolved
 
 KnownFolders = Callable[[str], TableName | None]  # gives the dataset of a folder with an empty table
 
@@ -193,3 +192,20 @@ def load_applied(storage: Storage, flow: StreamingFlow) -> QueryRecord | None:
     held = {} if checksum is None else checksum.transactions
     is_committed = (known[-1] / "commits" / "0").exists() or load_identity(known[-1]).checkpoint in held
     return record if is_committed else None
+
+
+def share_reads(leaves: Sequence[Leaf], stands_for_table: Callable[[str], bool]) -> tuple[Leaf, ...]:
+    """The streaming relations of a query, in which equal reads of a table have one number.
+
+    Spark runs such a query as one that reads the table once into a variable, and uses that several times.
+    `stands_for_table`: whether a folder is an empty one in the place of a table.
+    """
+    firsts: dict[object, int] = {}
+    found = []
+    for leaf in leaves:
+        if kind_for(leaf.provider).reader.reads_tables or stands_for_table(leaf.options.get("path", "")):
+            options = {name: value for name, value in leaf.options.items() if name != LOCATION_OPTION}
+            key = leaf.provider, frozenset(options.items())
+            leaf = replace(leaf, read=firsts.setdefault(key, leaf.read))
+        found.append(leaf)
+    return tuple(found)

@@ -23,11 +23,9 @@ from headrace.model.declarations import (
     TemporaryView,
 )
 from headrace.model.names import TableName
-from headrace.model.notebook import error_texts, html_table
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.model.state_mismatch import StateMismatch
-from headrace.model.texts import counted
+from headrace.model.texts import counted, error_texts, html_table
 from headrace.sources.answers import Found
 from headrace.sources.source import Source
 from headrace.state.identity import QueryRecord
@@ -84,8 +82,6 @@ class PlannedFlow(PlannedQuery):
     readers: tuple[TableName, ...] = ()  # the other tables whose flows read its table as a stream
     # Why a query that was applied once cannot be read again; its flow has nothing to do.
     gone: HeadraceError | None = None
-    # Why the state of the flow's checkpoint does not fit the query.
-    state_mismatch: StateMismatch | None = None
 
     @property
     def record(self) -> QueryRecord:

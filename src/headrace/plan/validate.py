@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.contracts.schema_types import columns_ddl
 from headrace.errors import (
@@ -13,7 +14,9 @@ from headrace.errors import (
     FlowKindsDifferError,
     FlowSchemasDifferError,
     HeadraceError,
+    PlanFailedError,
     PropertyForbiddenError,
+    RowsMissingError,
     SchemaMismatchError,
     SinkInvalidError,
     SourceLocation,
@@ -36,15 +39,18 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
+from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.plan import columns
 from headrace.plan.evaluate import shortened
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
-from headrace.plan.resolved import Resolved
 from headrace.sinks.registry import format_of
 from headrace.syntax.call_arguments import argument_location, return_location
 from headrace.syntax.locations import pinpoint
+
+if TYPE_CHECKING:
+    from headrace.plan.resolver import Resolved
 
 Stored = StreamingTable | MaterializedView
 
@@ -459,3 +465,31 @@ def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchE
         ],
         params={"view": str(view.name), "streaming": not access.streaming},
     )
+
+
+def raise_all(
+    errors: Iterable[HeadraceError], downstream: Mapping[TableName, TableName] | None = None
+) -> None:
+    """Raise all errors as one, if there are any. `downstream`: the datasets that were not checked, each with
+    the one that it reads."""
+    unique = {(error.headline, error.location): error for error in errors}
+    if unique:
+        # Datasets that read each other in a cycle are named by its error.
+        named = {name for error in unique.values() for name in error.params.get("cycle", ())}
+        unchecked = {name: read for name, read in (downstream or {}).items() if str(name) not in named}
+        raise _one_error(list(unique.values()), unchecked)
+
+
+def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, TableName]) -> HeadraceError:
+    """One error for all; with the datasets that were not checked because of them."""
+    error = errors[0]
+    if len(errors) > 1:
+        located = [(one.location, one) for one in errors if one.location is not None]
+        located.sort(key=lambda pair: (pair[0].path, pair[0].line))
+        error = PlanFailedError([*(one for _, one in located), *(one for one in errors if not one.location)])
+    if not downstream or isinstance(error, RowsMissingError):
+        return error
+    listed = ", ".join(f"{name.short} (reads {read.short})" for name, read in sorted(downstream.items()))
+    names = {"not_checked": sorted(map(str, downstream))}
+    fact = f"not checked, because what they read has an error: {listed}"
+    return error.with_(facts=(*error.facts, fact), params={**error.params, **names})

@@ -1,15 +1,17 @@
-"""Files that start a pipeline: a systemd unit, a compose file, an image and manifests for Kubernetes.
+"""What starts a pipeline: files for systemd, compose and Kubernetes, and a `spark-submit` command.
 
-They hold names of variables, and never their values.
+The files hold names of variables, and never their values.
 """
 
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -19,10 +21,13 @@ from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from headrace.declare.spec_values import build_values, find_variables
+from headrace.errors import CommandLineError
 from headrace.model.project import ProjectSettings
-from headrace.project.submitting import IMAGE_PIPELINE
 from headrace.project.template.files import own_requirement
-from headrace.runtime.submit import IMAGE_JARS, IMAGE_MAIN
+from headrace.runtime.defaults import default_master
+from headrace.runtime.places import cache_folder
+from headrace.runtime.python_packages import spark_settings
+from headrace.runtime.submit import IMAGE_JARS, IMAGE_MAIN, DeployMode, Submission, build_submission
 from headrace.storage.locate import locate
 
 Platform = Literal["kubernetes", "systemd", "compose"]
@@ -30,6 +35,14 @@ Platform = Literal["kubernetes", "systemd", "compose"]
 _STOP_S = 120  # a stop waits for the running batch, which can take 30 s
 _UID = 1000
 _TEMPLATE = "/opt/headrace/executor/pod.yaml"
+_AWS = {
+    "AWS_ACCESS_KEY_ID": "access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
+    "AWS_SESSION_TOKEN": "access_key_id",
+    "AWS_REGION": "region",
+    "AWS_ENDPOINT_URL_S3": "endpoint",
+}
+"""The variables of AWS, and the keys of `object_storage: {s3: ..}` that take their place."""
 _PORTS = {"driver": 7078, "blocks": 7079}
 
 
@@ -52,9 +65,12 @@ class Deployment:
 
     @property
     def variables(self) -> list[str]:
-        """The environment variables that the spec names."""
-        file = self.settings.file
-        return sorted({*find_variables(build_values(file.read_text(encoding="utf-8"), str(file)))})
+        """The environment variables that the spec names, and those of AWS that it leaves to the environment:
+        a container has no files of AWS's tools."""
+        file, given = self.settings.file, self.settings.s3
+        own = find_variables(build_values(file.read_text(encoding="utf-8"), str(file)))
+        aws = () if self.volume is not None else tuple(_AWS)
+        return sorted({*own, *(name for name in aws if getattr(given, _AWS[name]) is None)})
 
     @property
     def storage(self) -> str:
@@ -304,3 +320,68 @@ def _yaml(*documents: Any) -> str:
     yaml.representer.ignore_aliases = lambda _: True
     yaml.dump_all(documents, text) if len(documents) > 1 else yaml.dump(documents[0], text)
     return text.getvalue()
+
+
+IMAGE_PIPELINE = "/opt/headrace/pipeline"
+
+
+def plan_submission(settings: ProjectSettings, mode: DeployMode, arguments: Sequence[str]) -> Submission:
+    """`arguments`: those of `headrace run`, without the options that name the pipeline."""
+    master = settings.master or default_master()
+    spec, archive = settings.file, None
+    if mode == "cluster":
+        _check_cluster_mode(settings, master)
+        if master.startswith("k8s://"):
+            spec = Path(IMAGE_PIPELINE) / spec.name
+        else:
+            spec, archive = Path("pipeline") / spec.name, _pack_folder(settings)
+    named = ["run", "--project", str(spec), "--profile", settings.profile]
+    from headrace.storage.s3.spark import find_support
+
+    return build_submission(
+        settings.name,
+        master,
+        mode,
+        spark_settings(settings),
+        memory=settings.memory,
+        arguments=[*named, *arguments],
+        archive=archive,
+        storage=find_support(settings),
+    )
+
+
+def _check_cluster_mode(settings: ProjectSettings, master: str) -> None:
+    problem, remedies = None, ["headrace submit --deploy-mode client"]
+    if not master.startswith(("yarn", "k8s://")):
+        problem = f"Spark starts no Python driver on {master}; cluster mode needs YARN or Kubernetes"
+    elif settings.kafka.is_embedded:
+        problem = "the embedded broker runs on this machine only, and the driver would run on another"
+        remedies = ["name the brokers in the profile:   kafka: {bootstrap.servers: broker.example:9092}"]
+    elif Path(str(settings.storage.root)).is_relative_to(settings.root):
+        problem = f"the storage {settings.storage.root} is in the pipeline's folder on this machine"
+        remedies = ["name a shared folder in the profile:   storage: /srv/lake"]
+    if problem is not None:
+        raise CommandLineError(problem, remedies=remedies, params={"master": master})
+
+
+def _pack_folder(settings: ProjectSettings) -> Path:
+    """Returns a zip archive of the pipeline's files."""
+    archive = cache_folder() / "packages" / f"pipeline-{settings.name}-{os.getpid()}.zip"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+        for file in _files(settings.root):
+            target.write(file, file.relative_to(settings.root))
+    return archive
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder, below, files in os.walk(root):
+        # Virtual environments, caches, version control, and Delta tables are not the pipeline.
+        below[:] = [
+            name
+            for name in below
+            if not name.startswith((".", "__pycache__"))
+            and not (Path(folder) / name / "pyvenv.cfg").exists()
+            and not (Path(folder) / name / "_delta_log").exists()
+        ]
+        yield from (Path(folder) / name for name in files if not name.startswith("."))

@@ -17,9 +17,8 @@ from headrace.maintain.holders import find_holders, lag_seconds
 from headrace.model.changes import SEQUENCE
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
-from headrace.model.texts import counted
+from headrace.model.texts import counted, html_table
 from headrace.observe.read import find_dataset
 from headrace.plan.properties import keys_of
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh

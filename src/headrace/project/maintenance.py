@@ -36,9 +36,8 @@ from headrace.maintain.vacuum import delete_log
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
 from headrace.model.maintenance import SAFE_RETENTION_S
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
-from headrace.model.texts import files_text, typed_duration
+from headrace.model.texts import files_text, html_table, typed_duration
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
 from headrace.runtime.gateway import release_unused

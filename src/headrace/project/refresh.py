@@ -14,9 +14,8 @@ from headrace.errors import (
 )
 from headrace.model.declarations import AutoCdcFlow, MaterializedView, StreamingTable, snapshots_of
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
 from headrace.model.remedies import Remedies
-from headrace.model.texts import counted, size_text
+from headrace.model.texts import counted, html_table, size_text
 from headrace.observe.recent_commits import load_tail
 from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, target_of
@@ -216,7 +215,7 @@ def _size(table: Location) -> tuple[int | None, int] | None:
         return None
     try:
         recent = load_tail(table)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
     return recent.rows, recent.size_bytes
 

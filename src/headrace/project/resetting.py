@@ -9,11 +9,10 @@ from typing import Any
 
 from headrace.errors import ResumeImpossibleError
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart, Remedies
-from headrace.model.texts import counted
+from headrace.model.texts import counted, html_table
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.engine import Engine
 from headrace.project.operations import held_flows, logged_operation, new_update

@@ -174,7 +174,7 @@ class Updates:
         self, settings: ProjectSettings, update: str, emitters: list[Emitter], emit: Emitter
     ) -> AbstractContextManager[object]:
         """Sets the number of executors during a continuous run on a cluster, if the spec says so."""
-        from headrace.declare.spec_cluster import check_executors
+        from headrace.declare.spec_checks import check_executors
         from headrace.run.executors import ExecutorScaling, FlowLoads, SparkExecutors
 
         spark = self._engine.opened().spark

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from headrace.model.cluster import ExecutorLimits
 from headrace.model.event_forms import Emitter, Event, FlowEvent
 from headrace.model.events import BatchCommitted, BatchReplayed, BatchStarted, ExecutorsRequested
+from headrace.model.project import ExecutorLimits
 from headrace.model.texts import duration_text
 from headrace.run.limits import count_records
 from headrace.runtime.lazy_pyspark import SparkSession

@@ -42,8 +42,7 @@ from headrace.model.declarations import (
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
-from headrace.plan.ansi import explain_failure
-from headrace.plan.drivers import find_missing
+from headrace.plan.spark_errors import explain_failure, find_missing
 from headrace.plan.stages import Declared
 from headrace.runtime.defaults import is_local
 from headrace.sources.kind import FailedQuery
@@ -52,8 +51,7 @@ from headrace.sources.registry import KINDS, kind_of, show_record
 from headrace.sources.source import Source
 from headrace.storage.log_damage import find_damage, find_damage_named
 from headrace.syntax.call_arguments import return_location
-from headrace.syntax.locations import innermost
-from headrace.syntax.raised import find_raised
+from headrace.syntax.locations import find_raised, innermost
 
 _TRANSIENT = re.compile(
     r"TimeoutException|Connection refused|SocketTimeout|No route to host|FAILED_TO_FETCH"
@@ -292,7 +290,7 @@ def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
 def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> HeadraceError | None:
     """The error for a known message of Spark."""
     text = failed.text
-    if (mismatch := find_mismatch(text, "")) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
+    if (mismatch := find_mismatch(text)) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
         return state_changed(declared, mismatch, (NOT_COMMITTED, *failed.logged))
     if re.search(r"No space left on device|Disk quota exceeded", text):
         return failed.error(

@@ -12,7 +12,6 @@ from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
-from headrace.run.failures import state_changed
 from headrace.run.survey import (
     FlowSurveyor,
     check_tombstones,
@@ -71,8 +70,6 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
         )
     if isinstance(start.opening, Open):
         _check_starts(surveyor, start.opening, start.sources)
-    if isinstance(start.opening, Continue):
-        _check_state(surveyor, start.opening)
     return start
 
 
@@ -95,15 +92,6 @@ def _check_destination(surveyor: FlowSurveyor) -> None:
     except UsageError as error:
         fact = f"flow {flow.name} sends rows to the sink {flow.target.short}"
         raise error.with_(location=flow.location, facts=(fact, *error.facts)) from error
-
-
-def _check_state(surveyor: FlowSurveyor, opening: Continue) -> None:
-    planned = surveyor.planned
-    flow, mismatch = planned.flow, planned.state_mismatch
-    checkpoint = surveyor.settings.storage.checkpoint(flow.target, flow.name, opening.identity.generation)
-    # A plan that was made before the last full refresh knows an earlier checkpoint.
-    if mismatch is not None and mismatch.checkpoint == str(checkpoint):
-        raise state_changed(flow, mismatch, (f"{flow.name} has read and written nothing",))
 
 
 def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFacts, ...]) -> None:

@@ -12,8 +12,7 @@ from headrace.errors import HeadraceError
 from headrace.model.event_forms import Emitter
 from headrace.model.events import FlowFinished, UpdateFinished, UpdateStarted, ViewUpToDate
 from headrace.model.names import TableName
-from headrace.model.notebook import error_texts, html_table
-from headrace.model.texts import duration_text
+from headrace.model.texts import duration_text, error_texts, html_table
 from headrace.plan.stages import Plan, RefreshViewStage
 from headrace.run.context import UpdateContext
 from headrace.run.flows import UpdateFlows

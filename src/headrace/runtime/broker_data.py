@@ -28,7 +28,7 @@ def find_in_shared(topics: Iterable[str], broker: Path | None) -> tuple[list[str
     names = " and ".join(f"`{topic}`" for topic in found)
     return (
         [
-            "this pipeline has a broker of its own; the shared broker of earlier versions has "
+            "this pipeline has a broker of its own; the shared broker of commands outside of pipelines has "
             f"{names}: {shared}"
         ],
         [f"to use the shared broker, write in the spec:   runtime: {{broker: {shared}}}"],

@@ -14,7 +14,7 @@ from typing import Literal
 import psutil
 
 from headrace.errors import HeadraceError
-from headrace.model.broker import BrokerChoice
+from headrace.model.brokers import BrokerChoice
 from headrace.model.project import ProjectSettings
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker

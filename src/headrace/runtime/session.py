@@ -84,7 +84,7 @@ def open_spark(
     if storage is NO_STORAGE:
         return running
     try:
-        end_sharing = storage.share(running.spark)
+        end_sharing = storage.share(running.spark, running.owned)
     except BaseException:
         running.stop()
         raise

@@ -11,7 +11,7 @@ from headrace.runtime.jars import JarSet, locked_jars
 from headrace.runtime.lazy_pyspark import SparkSession
 
 
-def _share_nothing(spark: SparkSession) -> Callable[[], None]:
+def _share_nothing(spark: SparkSession, owned: bool) -> Callable[[], None]:
     return lambda: None
 
 
@@ -24,8 +24,9 @@ class StorageSupport:
     settings: Mapping[str, str] = field(default_factory=dict)
     required: tuple[str, ...] = ()  # the settings without which a session of the user would write unsafely
     marker: str = ""  # a class of the jars
-    share: Callable[[SparkSession], Callable[[], None]] = field(default=_share_nothing, compare=False)
-    """Gives a session the credentials; the result ends their renewal."""
+    share: Callable[[SparkSession, bool], Callable[[], None]] = field(default=_share_nothing, compare=False)
+    """Gives a session the credentials; the result ends their renewal. The second argument says whether
+    Headrace has started the session."""
 
     passing: Callable[[], Collection[str]] = field(default=tuple, compare=False)
     """Returns secrets that each command has anew. They are no part of an engine's key."""

@@ -17,6 +17,7 @@ from headrace.errors import (
     CheckpointForeignError,
     HeadraceError,
     StorageNewerError,
+    StorageUnwritableError,
 )
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
@@ -247,7 +248,12 @@ def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: M
     """
     file = checkpoint / FILE
     if not file.create_json(identity.to_json()):
-        raise file.unwritable(FileExistsError(errno.EEXIST, "the folder holds a checkpoint already"))
+        raise _taken(file)
     # The last one first: Spark's offset log makes the checkpoint look like one that has planned a batch.
     for name, text in reversed(list(seed.items())):
-        (checkpoint / name).replace(text)
+        if not (checkpoint / name).create(text):
+            raise _taken(checkpoint / name)
+
+
+def _taken(file: Location) -> StorageUnwritableError:
+    return file.unwritable(FileExistsError(errno.EEXIST, "another process has written a checkpoint there"))

@@ -20,6 +20,7 @@ from typing import Any, Literal, Self
 
 from headrace.errors import (
     ONE_PROCESS,
+    STORE_FAILURES,
     HeadraceError,
     LeaseLostError,
     LeaseUnreadableError,
@@ -44,6 +45,10 @@ EXPIRES_VARIABLE = "HEADRACE_LEASE_EXPIRES_S"
 _BEATS = 10
 """How often a process beats before it counts as ended."""
 _POLL_S = 0.05
+_STORE_POLL_S = 1.0
+"""In an object store, where each look has a price."""
+_RELEASED = b'{"released": true}'
+"""The content of a lease in an object store that nobody holds."""
 _CALLS_S = 60.0
 """A dead driver's last calls in the JVM of an engine can be a commit; a start waits for them so long."""
 _WRITING_S = 0.5
@@ -146,9 +151,13 @@ class Observer:
         while True:
             try:
                 held = location.read_bytes()
+                if held == _RELEASED:
+                    return None
                 record = _Record.parse(held)
             except FileNotFoundError:
                 return None
+            except STORE_FAILURES:
+                raise
             except (OSError, _UnreadableError):
                 return Driver(pid=None, host=None, is_certain=False)
             verdict = self.judge(location, record)
@@ -159,7 +168,7 @@ class Observer:
             seen = self._seen.get(record.beat(location))
             if seen is None or time.monotonic() - seen.since > 2 * expires_s(location) / _BEATS:
                 return record.driver(is_certain=False)
-            time.sleep(_POLL_S)
+            time.sleep(_poll_s(location))
 
     def judge(self, location: Location, record: _Record) -> _Verdict:
         """Whether the process of a lease runs, as far as one look tells."""
@@ -172,6 +181,8 @@ class Observer:
             beat = file.read_bytes()
         except FileNotFoundError:
             beat = None
+        except STORE_FAILURES:
+            raise
         except OSError:
             return "unknown"
         limit_s, now = expires_s(location), time.monotonic()
@@ -213,8 +224,14 @@ class Lease:
 
     def release(self) -> None:
         """Release the lease, unless another process has taken it."""
-        if self._owns(_read(self.location)):
+        held = _read(self.location)
+        if held is None or not self._owns(held):
+            return
+        if self.location.is_local:
             self.location.delete()
+        else:
+            # A store has no conditional deletion: a slow one would delete the lease of the next process.
+            self.location.swap(held, _RELEASED.decode())
 
     def _owns(self, held: bytes | None) -> bool:
         try:
@@ -281,12 +298,13 @@ class Heart:
 
     def stop(self) -> None:
         """Release all leases. One that cannot be released expires with the heartbeat of this process."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        # The heart still beats: a store that is slow can take longer than a lease lives.
         for lease in list(self._leases.values()):
             if not self.release(lease):
                 self._forget(lease)
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
         for beat in self._ended:
             _discard(beat)
 
@@ -307,7 +325,7 @@ class Heart:
         record = self._record(lease)
         if not (location.create(record) if held is None else location.swap(held, record)):
             raise _second(location, flow, None)
-        if held is not None and (file := _Record.parse(held).beat(location)) != location:
+        if held not in (None, _RELEASED) and (file := _Record.parse(held).beat(location)) != location:
             self._ended.add(file)
         return lease
 
@@ -317,14 +335,14 @@ class Heart:
         while True:
             waited_s = time.monotonic() - began
             held = _read(location)
-            if held is None:
-                return None
+            if held in (None, _RELEASED):
+                return held
             try:
                 record = _Record.parse(held)
             except _UnreadableError:
                 if waited_s > _WRITING_S:
                     raise _unreadable(location, flow, "the file is damaged") from None
-                time.sleep(_POLL_S)
+                time.sleep(_poll_s(location))
                 continue
             verdict = self._observer.judge(location, record)
             if verdict == "ended":
@@ -341,7 +359,7 @@ class Heart:
                     "flow %s was run by %s; waiting up to %.0f s for a heartbeat of that process",
                     *(flow, record.driver(), limit_s),
                 )
-            time.sleep(_POLL_S)
+            time.sleep(_poll_s(location))
 
     def _record(self, lease: Lease) -> str:
         record = {
@@ -387,6 +405,10 @@ class Heart:
 def expires_s(location: Location) -> float:
     """Seconds without a heartbeat after which a process counts as ended."""
     return float(os.environ.get(EXPIRES_VARIABLE) or location.files.silence_s)
+
+
+def _poll_s(location: Location) -> float:
+    return _POLL_S if location.is_local else min(_STORE_POLL_S, expires_s(location) / _BEATS)
 
 
 def has_driver(storage: Storage, name: TableName, observer: Observer) -> bool:

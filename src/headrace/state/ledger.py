@@ -7,7 +7,6 @@ writers.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 from headrace.model.counts import sum_counts
 from headrace.model.names import TableName
 from headrace.model.ranges import RANGE_KEYS, marks_of
-from headrace.state.identity import corrupt
+from headrace.state.identity import corrupt, reading
 from headrace.storage.location import Location
 
 _LOSSES = "losses.json"
@@ -76,7 +75,8 @@ class Ledger:
     ) -> tuple[Mapping[str, Any], ...]:
         """Add the commits of the target that the ledger does not have yet; returns those of other writers."""
         known = target.span
-        expected = self.next_version(table_id)
+        held = [(data, fold) for data, fold in self._load() if fold["table_id"] == table_id]
+        expected = _next_version(fold for _, fold in held)
         if not known or known[-1] < expected or self.stale_folds(target, table_id, known[-1]):
             # What was taken back is put aside when the flow is opened anew, and never grown.
             return ()
@@ -87,7 +87,7 @@ class Ledger:
         entries = [one for one in mine if "replay" not in one]
         replays = [one for one in mine if "replay" in one]
         foreign = others = [one for one in found if "headrace" not in one]
-        before = self._growing(table_id) if first == expected else None
+        data, before = held[-1] if held and first == expected and _can_grow(held[-1][1]) else (None, None)
         if before is not None:
             first, entries = before["versions"][0], [*before["batches"], *entries]
             others = [*before.get("others", ()), *others]
@@ -103,36 +103,31 @@ class Ledger:
             "others": others,
             "replays": replays,
         }
-        self._path(first, table_id).replace_json(record)
-        return tuple(foreign)
+        path, text = self._path(first, table_id), json.dumps(record)
+        # If another process has folded meanwhile, its fold can hold commits that the log no longer has.
+        return tuple(foreign) if (path.create(text) if data is None else path.swap(data, text)) else ()
 
     def _path(self, first: int, table_id: str) -> Location:
         # Named by where it starts, so that a fold that grows replaces itself in one step; a table
         # that was created anew starts at 0 again.
         return self.folder / f"{first:020d}-{table_id[:8]}.json"
 
-    def _growing(self, table_id: str) -> dict[str, Any] | None:
-        """The newest fold, if it is small enough to take more commits."""
-        folds = [fold for fold in self.folds() if fold["table_id"] == table_id]
-        if not folds or len(folds[-1]["batches"]) + len(folds[-1].get("others", ())) >= _ENTRIES:
-            return None
-        return folds[-1]
-
     def next_version(self, table_id: str) -> int:
         """The first version of this table that no fold holds."""
-        folds = [fold for fold in self.folds() if fold["table_id"] == table_id]
-        return max((fold["versions"][1] for fold in folds), default=-1) + 1
+        return _next_version(fold for fold in self.folds() if fold["table_id"] == table_id)
 
     def folds(self) -> tuple[dict[str, Any], ...]:
         """All folds, in the order of their versions."""
-        found = []
+        return tuple(fold for _, fold in self._load())
+
+    def _load(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """The files of the folds, and what they say."""
         names = [one for one in self.folder.list_files() if one[0].isdigit() and one.endswith(".json")]
         for name, data in self.folder.read_files(names).items():
             try:
-                found.append(json.loads(data))
+                yield data, json.loads(data)
             except ValueError as error:
                 raise corrupt(self.folder / name, error) from error
-        return tuple(found)
 
     def stale_folds(self, target: TargetCommits, table_id: str, version: int) -> tuple[dict[str, Any], ...]:
         """The folds of versions that no longer exist, because an older copy of the table was restored.
@@ -171,9 +166,12 @@ class Ledger:
     def record_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:
         """Record losses of a source before a new checkpoint continues after them."""
         path = self.folder / _LOSSES
-        known = path.read_json() if path.exists() else []
+        if path.exists():
+            with reading(path):
+                path.read_json()
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        path.replace_json([*known, *({**loss, "at": now} for loss in losses)])
+        added = [{**loss, "at": now} for loss in losses]
+        path.update_json(lambda held: [*(held or ()), *added])
 
     def record_late(self, checkpoint: str, batch: int, rows: int) -> bool:
         """Add the late rows of a batch; returns whether the batch was not counted yet."""
@@ -195,11 +193,9 @@ class Ledger:
         return int(self._late().get(checkpoint, {}).get("rows", 0))
 
     def _late(self) -> dict[str, Any]:
-        try:
-            return dict((self.folder / _LATE).read_json())
-        except (FileNotFoundError, ValueError, TypeError):
-            # A count for people to look at: what cannot be read begins anew.
-            return {}
+        held = (self.folder / _LATE).find_json()
+        # A count for people to look at: what is damaged begins anew.
+        return held if isinstance(held, dict) else {}
 
     def last_batch(self, target: TargetCommits, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
         """The metadata of a batch's commit, from the target or else from the ledger."""
@@ -222,14 +218,21 @@ class Ledger:
         return None
 
 
+def _next_version(folds: Iterable[Mapping[str, Any]]) -> int:
+    return max((int(fold["versions"][1]) for fold in folds), default=-1) + 1
+
+
+def _can_grow(fold: Mapping[str, Any]) -> bool:
+    """Whether a fold is small enough to take more commits."""
+    return len(fold["batches"]) + len(fold.get("others", ())) < _ENTRIES
+
+
 def record_view(folder: Location, pipeline: str, view: TableName, table_id: str) -> None:
     """Record once that a view was created; it has no checkpoint that would show that."""
     path = folder / _VIEW
     record = {"headrace": 1, "pipeline": pipeline, "dataset": str(view), "table_id": table_id}
-    with contextlib.suppress(OSError, ValueError):
-        if path.read_json() == record:
-            return
-    path.replace_json(record)
+    if path.find_json() != record:
+        path.replace_json(record)
 
 
 def record_cost(folder: Location, cost: Mapping[str, Any]) -> None:
@@ -239,10 +242,8 @@ def record_cost(folder: Location, cost: Mapping[str, Any]) -> None:
 
 def load_cost(folder: Location) -> Mapping[str, Any] | None:
     """What the last refresh of a view has cost; ``None`` if it is not known."""
-    try:
-        return dict((folder / _COST).read_json())
-    except (OSError, ValueError, TypeError):
-        return None
+    held = (folder / _COST).find_json()
+    return held if isinstance(held, dict) else None
 
 
 def compact(entries: Iterable[Mapping[str, Any]], join_marks: JoinMarks) -> list[dict[str, Any]]:

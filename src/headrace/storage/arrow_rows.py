@@ -9,10 +9,13 @@ from __future__ import annotations
 import array
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import arro3.core as arro3
     import pyarrow as pa
+    from deltalake import DeltaTable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -32,6 +35,25 @@ def empty_table(schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     return pa.Table.from_batches([], schema=schema)
+
+
+def select(delta: DeltaTable, query: str, settings: Mapping[str, str] = MappingProxyType({})) -> arro3.Table:
+    """The result of a SQL query over a Delta table, which is ``t`` in it.
+
+    Args:
+        settings: Of DataFusion, by their names.
+    """
+    from deltalake import QueryBuilder
+
+    found = QueryBuilder(dict(settings)).register("t", delta).execute(query)
+    if delta.table_uri.startswith("file:"):
+        rows: arro3.Table = found.read_all()
+        return rows
+    # `read_all` of this reader holds the interpreter's lock while it waits for the store. The heartbeats of
+    # leases, and all other threads, would wait with it. PyArrow gives the lock back.
+    from arro3.core import Table
+
+    return Table.from_arrow(read_stream(found))
 
 
 def read_stream(stream: Any) -> pa.Table:

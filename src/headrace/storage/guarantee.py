@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from headrace.errors import StorageUnsafeError
 from headrace.storage.location import Location
@@ -22,19 +21,12 @@ def check_guarantee(root: Location) -> None:
     if root.is_local:
         return
     place = {"storage": root.path, "endpoint": root.files.table_options.get("aws_endpoint")}
-    if place.items() <= _read(root / RECORD).items():
+    found = (root / RECORD).find_json()
+    if isinstance(found, dict) and place.items() <= found.items():
         return
     if (broken := root.files.find_unsafe(root.path)) is not None:
         raise unsafe(root, broken)
     (root / RECORD).replace_json({"tried_at": datetime.now(UTC).isoformat(), **place})
-
-
-def _read(record: Location) -> dict[str, Any]:
-    try:
-        found = record.read_json()
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def unsafe(root: Location, broken: str) -> StorageUnsafeError:

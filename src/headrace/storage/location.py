@@ -199,6 +199,14 @@ class Location:
     def read_json(self) -> Any:
         return json.loads(self.read_bytes())
 
+    def find_json(self) -> Any:
+        """The JSON value of a file; ``None`` if the file is missing or is not JSON. A storage that cannot be
+        read raises its error: it does not count as empty."""
+        try:
+            return self.read_json()
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+
     def read_lines(self) -> Iterator[str]:
         """The lines of the file, one after another, without their ends."""
         with self.files.open(self.path) as file:

@@ -172,7 +172,7 @@ def last_checkpoint(table: Location) -> int:
     """The version of the newest Delta checkpoint; -1 if there is none."""
     try:
         return int((table / LOG / "_last_checkpoint").read_json()["version"])
-    except (OSError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError):
         return -1
 
 

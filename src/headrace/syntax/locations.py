@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -176,3 +176,27 @@ def _is_users(frame: FrameType) -> bool:
     if package in _LIBRARIES:
         return False
     return not is_installed(frame.f_code.co_filename)
+
+
+_TRACE = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t]+.*\n)+)([A-Za-z_][\w.]*(?::[^\n]*)?)")
+_FRAME = re.compile(r'File "([^"]*)", line (\d+), in (\S+)')
+_SHOWN = 150
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What a function of the user has raised, and where."""
+
+    function: str
+    location: SourceLocation
+    exception: str
+
+
+def find_raised(text: str, root: Path | None) -> Raised | None:
+    """The innermost function of the pipeline's files in a trace of Python; ``None`` if there is none."""
+    for trace, exception in _TRACE.findall(text):
+        for path, line, function in reversed(_FRAME.findall(trace)):
+            shown = display_path(path, root)
+            if not is_installed(path) and not Path(shown).is_absolute():
+                return Raised(function, SourceLocation(shown, int(line)), exception.strip()[:_SHOWN])
+    return None

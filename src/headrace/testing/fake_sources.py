@@ -29,7 +29,7 @@ from headrace.sources.kafka.reader import kafka_columns
 from headrace.sources.kafka.subscription import Subscription, matching, shown
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest, SourceRead
-from headrace.storage.arrow_rows import empty_table, read_stream
+from headrace.storage.arrow_rows import empty_table, read_stream, select
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.testing.rows import (
@@ -368,9 +368,9 @@ def _as_topic(topic: Topic, one: SourceRange) -> SourceRange:
 
 def _next_offsets(path: Path, version: int | None = None) -> dict[int, int]:
     """The next offset of each partition; a kept storage has records of earlier tests."""
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import DeltaTable
 
     table = DeltaTable(path, version=version)
     query = 'SELECT partition, max("offset") + 1 AS next FROM t GROUP BY partition'
-    rows = read_stream(QueryBuilder().register("t", table).execute(query).read_all())
+    rows = read_stream(select(table, query))
     return dict(zip(rows["partition"].to_pylist(), rows["next"].to_pylist(), strict=True))

@@ -37,7 +37,7 @@ def read_json(path: StoredPath) -> Mapping[str, Any]:
     """A JSON object; empty where the file is missing or is not one."""
     try:
         value = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -81,5 +81,5 @@ def _positions(path: StoredPath) -> tuple[Position | None, ...] | None:
         if version != "v1":
             return None
         return tuple(None if line == "-" else json.loads(line) for line in lines)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
-from headrace.model.texts import counted
+from headrace.model.texts import counted, html_table
 
 Grade = Literal["ranges", "counts", "records"]
 GRADES: tuple[Grade, ...] = ("ranges", "counts", "records")

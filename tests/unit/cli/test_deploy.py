@@ -20,6 +20,10 @@ from headrace.runtime.kubernetes_executor import build_executor_command
 from unit.cli.conftest import Call
 
 SECRET = "pl4nted"
+AWS = [
+    *("AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_SECRET_ACCESS_KEY"),
+    "AWS_SESSION_TOKEN",
+]
 KUBERNETES = ("1.28", "1.34")
 
 
@@ -39,7 +43,8 @@ def deploy(headrace: Call, *arguments: str) -> dict[str, str]:
     """The files that the command writes, by their names."""
     done = headrace("deploy", *arguments, "--profile", "prod", "--json")
     assert done.exit_code == 0, done
-    assert done.data["variables"] == ["KAFKA_PASSWORD", "LAKE"]
+    of_aws = AWS if os.environ.get("LAKE", "").startswith("s3:") and "systemd" not in arguments else []
+    assert done.data["variables"] == [*of_aws, "KAFKA_PASSWORD", "LAKE"]
     files = {Path(path).name: Path(path).read_text() for path in done.data["paths"]}
     assert all(SECRET not in text for text in files.values())
     return files
@@ -200,12 +205,14 @@ def test_the_image_has_no_rows_and_a_storage_in_a_bucket_is_no_volume(
     files = deploy(headrace, "compose", "--out", "bucket")
     service = yaml.safe_load(files["compose.yaml"])["services"]["pipeline"]
     assert "volumes" not in service and "--storage" not in str(service)
+    assert set(AWS) <= set(service["environment"]), "a container has no files of AWS's tools"
     assert "data" not in files["Dockerfile.dockerignore"]
     assert "headrace[s3]" in files["Dockerfile"] and "ensure_jars('spark', 's3')" in files["Dockerfile"]
     assert "s3.spark.JAR, '/opt/headrace/jars'" in files["Dockerfile"]
     found = documents(deploy(headrace, "kubernetes", "--out", "bucket-2")["kubernetes.yaml"])
     assert "PersistentVolumeClaim" not in found
     driver = found["Deployment"]["spec"]["template"]
+    assert set(AWS) <= {one["name"] for one in container(driver)["env"]}
     assert "s3://lake/shop" in container(driver)["args"] and "PersistentVolumeClaim" not in str(driver)
 
 

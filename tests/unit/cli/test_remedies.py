@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.output import TextOutput
-from headrace.cli.remedies import locate_remedies, named_options
+from headrace.cli.output import TextOutput, locate_remedies, named_options
 from headrace.errors import FlowFailedError, PlanFailedError, TopicNotFoundError
 from unit.cli.conftest import Call
 

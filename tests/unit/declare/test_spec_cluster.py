@@ -10,7 +10,7 @@ import pytest
 
 from headrace.declare.spec import load_project
 from headrace.errors import SpecInvalidError
-from headrace.model.cluster import ClusterSettings, ExecutorLimits
+from headrace.model.project import ClusterSettings, ExecutorLimits
 
 MASTER = "spark://master.example:7077"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.model.broker_map import AmbiguousBrokersError, BrokerMap
+from headrace.model.brokers import AmbiguousBrokersError, BrokerMap
 from headrace.model.kafka_settings import KafkaConnection
 
 PROD = KafkaConnection({"bootstrap.servers": "p:1"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.plan.logical import Leaf
-from headrace.plan.shared_reads import share_reads
+from headrace.plan.sources import share_reads
 
 
 def leaf(read: int, provider: str, path: str, **options: str) -> Leaf:

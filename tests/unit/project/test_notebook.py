@@ -11,7 +11,7 @@ from lake import HandFlow, Lake
 
 from headrace.errors import RefusedError
 from headrace.model.names import TableName
-from headrace.model.notebook import html_table
+from headrace.model.texts import html_table
 from headrace.observe.read import Rows
 from headrace.project.pipeline import Pipeline
 from headrace.run.reporting import FlowResult

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.model.cluster import ExecutorLimits
 from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, BatchStarted, ExecutorsRequested, FlowRetrying
 from headrace.model.names import TableName
+from headrace.model.project import ExecutorLimits
 from headrace.model.ranges import SourceRange
 from headrace.run.executors import Demand, ExecutorScaling, FlowLoads, Load, SparkExecutors, decide
 from headrace.sources.kafka.position import KafkaOffsets

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from headrace.errors import LeaseLostError, SourceLocation
-from headrace.model.cluster import ClusterSettings
 from headrace.model.declarations import AppendFlow, Expectation
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
-from headrace.model.project import ProjectSettings
+from headrace.model.project import ClusterSettings, ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange
 from headrace.run.failures import Failures, Reading

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stores import object_location
 
-from headrace.model.broker import BrokerChoice
+from headrace.model.brokers import BrokerChoice
 from headrace.model.project import ProjectSettings
 from headrace.runtime import doctor
 from headrace.runtime.doctor import Check, run_checks

@@ -282,6 +282,30 @@ def test_a_table_without_a_log_folds_nothing(location: Location, ledger: Ledger)
     assert ledger.folds() == ()
 
 
+def test_a_fold_of_a_process_that_stalled_does_not_replace_a_newer_one(
+    table: Table, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = DeltaCommits(table.path)
+    table.commit()
+    for number in range(2):
+        for _ in range(2):  # the first fold of the table, and one that grows
+            table.batch(2 * number + _, {"0": 2 * number + _}, {"0": 2 * number + _ + 1})
+        mark = DeltaCommits.mark
+
+        def stall(self: DeltaCommits, version: int, mark: Any = mark, number: int = number) -> str | None:
+            with monkeypatch.context() as patch:
+                patch.setattr(DeltaCommits, "mark", mark)
+                table.batch(100 + number, {"0": 50}, {"0": 51})
+                ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
+                return mark(self, version)
+
+        monkeypatch.setattr(DeltaCommits, "mark", stall)
+        assert ledger.fold(commits, TABLE_ID, join_marks) == ()
+        monkeypatch.setattr(DeltaCommits, "mark", mark)
+        commits = DeltaCommits(table.path)
+        assert ledger.folds()[-1]["versions"][1] == table.version, "the newer fold stays"
+
+
 def test_losses_are_added_to_those_already_known(ledger: Ledger) -> None:
     ledger.record_losses([{"topic": "t", "partition": 0, "from": 1, "until": 3}])
     ledger.record_losses([{"topic": "t", "partition": 1, "from": 0, "until": 9}])

@@ -11,6 +11,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
@@ -27,6 +28,7 @@ from headrace.model.object_storage import S3Settings
 from headrace.model.secrets import Redactor
 from headrace.observe.event_table import EventTable
 from headrace.state.lease import held_leases
+from headrace.storage.arrow_rows import select
 from headrace.storage.guarantee import check_guarantee
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate, reach_s3
@@ -36,6 +38,7 @@ from headrace.storage.s3.access import S3Access
 from headrace.verify.stored import StoredPath
 from headrace.verify.systems import LOCAL, S3Buckets
 from object_server import KEY, SECRET, ObjectServer, open_buckets
+from s3_proxy import S3Proxy
 
 FIXED = S3Settings(
     endpoint="http://minio.test:9000", access_key_id="spec-key", secret_access_key="spec/secret"
@@ -59,6 +62,24 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
     open_buckets(monkeypatch)
     yield
+
+
+def test_other_threads_go_on_while_a_query_waits_for_the_store(
+    object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with S3Proxy(object_server.url) as proxy:
+        object_server.reach(monkeypatch, proxy.url)
+        table = locate(f"s3://{object_server.make_bucket()}/events")
+        options = {**table.files.table_options, "timeout": "5s", "max_retries": "0"}
+        deltalake.write_deltalake(table.path, pa.table({"n": [1, 2]}), storage_options=options)
+        proxy.clear()
+        # The proxy is threads of this process: if the query held the lock of the interpreter, no request
+        # would be answered.
+        rows = select(
+            DeltaTable(table.path, storage_options=options), "SELECT sum(n) AS n FROM t WHERE n > 1"
+        )
+        assert rows.column("n").to_pylist() == [2]
+        assert any(one.path.endswith(".parquet") for one in proxy.requests)
 
 
 def spec(folder: Path, *lines: str) -> Path:
@@ -146,6 +167,9 @@ def test_credentials_of_a_profile_are_found(tmp_path: Path, monkeypatch: pytest.
     assert "s3cret" not in repr(found)
     with pytest.raises(StorageAccessError, match="no profile `lak`"):
         S3Access(S3Settings(profile="lak")).credentials()
+    file.write_text("[lake\n")
+    with pytest.raises(StorageAccessError, match="AWS's files cannot be read"):
+        S3Access(S3Settings(profile="lake")).credentials()
 
 
 @pytest.mark.usefixtures("settings")

@@ -147,7 +147,7 @@ class Driver:
     def hadoopConfiguration(self) -> Driver:
         return self
 
-    def get(self, key: str, default: str | None) -> str | None:
+    def get(self, key: str, default: str | None = None) -> str | None:
         return self.settings.get(key, default)
 
     def set(self, *values: Any) -> None:
@@ -159,11 +159,33 @@ class Driver:
 
 def test_credentials_go_to_the_driver_and_not_into_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     driver: Any = Driver()
-    end = share_credentials({"lake": S3Access(MINIO)}, driver)
+    end = share_credentials({"lake": S3Access(MINIO)}, {}, driver, owned=True)
     end()
     assert driver.given == [("lake", "planted-key", SECRET, None, None)]
     assert driver.settings["fs.s3a.bucket.lake.endpoint"] == "http://minio.test:9000"
     assert SECRET not in str(driver.settings)
+
+
+def test_settings_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    accesses = {ANY_BUCKET: S3Access(MINIO), "lake": S3Access(MINIO)}
+    conf = {"spark.hadoop.fs.s3a.bucket.lake.path.style.access": "false"}
+    of_user = {"fs.s3a.endpoint": "https://other.test", "fs.s3a.bucket.lake.endpoint.region": "mine"}
+
+    own: Any = Driver()
+    share_credentials(accesses, conf, own, owned=True)()
+    assert own.settings["fs.s3a.endpoint"] == "http://minio.test:9000"
+    assert "fs.s3a.bucket.lake.path.style.access" not in own.settings
+
+    foreign: Any = Driver()
+    foreign.settings.update(of_user)
+    share_credentials(accesses, conf, foreign, owned=False)()
+    assert [one[0] for one in foreign.given] == ["lake"], "other buckets keep their credentials"
+    assert foreign.settings == {
+        **of_user,
+        "fs.s3a.bucket.lake.aws.credentials.provider": "io.headrace.s3.SharedCredentials",
+        "fs.s3a.bucket.lake.endpoint": "http://minio.test:9000",
+        "fs.s3a.bucket.lake.connection.ssl.enabled": "false",
+    }
 
 
 def test_credentials_that_expire_are_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +200,7 @@ def test_credentials_that_expire_are_given_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(S3Access, "credentials", credentials)
     monkeypatch.setattr(spark, "_RETRY_S", 0.01)
     driver: Any = Driver()
-    end = share_credentials({"lake": S3Access(MINIO)}, driver)
+    end = share_credentials({"lake": S3Access(MINIO)}, {}, driver, owned=True)
     until(lambda: len(driver.given) >= 3, "the credentials are renewed")
     end()
     assert [one[1] for one in driver.given][:3] == ["key-0", "key-1", "key-2"]

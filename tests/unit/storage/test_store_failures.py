@@ -11,17 +11,21 @@ from stores import memory_location
 
 from headrace.errors import CheckpointCorruptError, StorageAccessError, StorageUnreadableError
 from headrace.maintain.checkpoints import find_problems, load_checkpoints, load_metadata, offsets_problem
+from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
+from headrace.maintain.requests import ask_flow, load_answer, take_request, withdraw_request
 from headrace.model.names import TableName
 from headrace.sources.files import lists, spark_log
 from headrace.sources.kafka import kind
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, load_query, write_checkpoint
 from headrace.state.kept_schemas import SchemaKey, load_schema
-from headrace.state.lease import Heart
-from headrace.state.ledger import Ledger
+from headrace.state.lease import Heart, Lease, find_driver
+from headrace.state.ledger import Ledger, load_cost, record_cost
 from headrace.state.offset_log import check_readable, is_seeded, load_offsets
 from headrace.storage import objects
+from headrace.storage.guarantee import check_guarantee
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
+from headrace.storage.table_log import last_checkpoint
 
 SLOW_DOWN = GenericError(
     "Server returned error status code: 503: <Code>SlowDown</Code><Message>Less.</Message>"
@@ -170,6 +174,35 @@ def test_a_lease_that_cannot_be_read_at_the_moment_is_not_damaged(
         fail(lake, monkeypatch)
         with pytest.raises(StorageUnreadableError, match="too many requests"):
             heart.acquire(lake / "leases" / "a.json", "a")
+
+
+def test_a_small_file_that_cannot_be_read_at_the_moment_is_not_missing(
+    lake: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, name = Storage(lake), TableName("default", "sales")
+    record_maintenance(storage, name, "vacuumed", {"readable_from": 7})
+    request = ask_flow(storage, name)
+    record_cost(lake / "ledger", {"rows": 1})
+    held = Lease(storage.lease(name, "sales"), "o")
+    held.location.replace("{}")
+    reads: list[Callable[[], Any]] = [
+        lambda: load_maintenance(storage, name),
+        lambda: take_request(storage, name),
+        lambda: load_answer(storage, name, request),
+        lambda: withdraw_request(storage, name, request),
+        lambda: last_checkpoint(storage.table(name)),
+        lambda: load_cost(lake / "ledger"),
+        lambda: find_driver(held.location),
+        lambda: check_guarantee(lake),
+    ]
+    with monkeypatch.context() as patch:
+        fail(lake, patch)
+        for read in reads:
+            with pytest.raises(StorageUnreadableError):
+                read()
+    assert load_maintenance(storage, name)["vacuumed"]["readable_from"] == 7
+    assert take_request(storage, name) == request
+    assert load_cost(lake / "ledger") == {"headrace": 1, "rows": 1}
 
 
 def test_late_rows_are_kept_where_they_cannot_be_read_at_the_moment(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.syntax.raised import find_raised
+from headrace.syntax.locations import find_raised
 
 TRACE = """\
 PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: \

@@ -11,10 +11,8 @@ from headrace.cli.kafka import start_broker
 from headrace.cli.options import POSITIVE, option
 from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
-from headrace.declare.broker_choice import guess_broker
-from headrace.declare.spec import find_spec
 from headrace.errors import HeadraceError, ProfileUnknownError, SpecAmbiguousError, SpecNotFoundError
-from headrace.model.broker import BrokerChoice
+from headrace.model.brokers import BrokerChoice
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker, BrokerStatus, topic_unknown
 from headrace.runtime.broker_data import find_in_shared, has_data
@@ -167,7 +165,7 @@ def _started(invocation: Invocation, choice: BrokerChoice | None = None) -> tupl
 
 
 def choose(invocation: Invocation) -> BrokerChoice:
-    """The broker of the pipeline, also if its spec has an error; outside of pipelines, the shared one."""
+    """The broker of the pipeline; outside of pipelines, the shared one."""
     try:
         found = invocation.settings(anywhere=True).broker
         assert found is not None
@@ -175,17 +173,9 @@ def choose(invocation: Invocation) -> BrokerChoice:
     except (SpecNotFoundError, SpecAmbiguousError, ProfileUnknownError):
         raise
     except HeadraceError as error:
-        guessed = guess_broker(find_spec(invocation.project))
-        if guessed is None:
-            fact = "the folder of the pipeline's broker is not known; nothing was done"
-            remedy = "name the folder of the broker:   HEADRACE_BROKER_DIR=FOLDER headrace broker .."
-            raise error.with_(facts=[*error.facts, fact], remedies=[*error.remedies, remedy]) from error
-        where = "" if error.location is None else f" ({error.location})"
-        invocation.output.note(
-            f"The spec has an error: {error.headline}{where}\n"
-            f"This command uses the broker in {guessed.folder}"
-        )
-        return guessed
+        fact = "the folder of the pipeline's broker is not known; nothing was done"
+        remedy = "or name the folder of the broker:   HEADRACE_BROKER_DIR=FOLDER headrace broker .."
+        raise error.with_(facts=[*error.facts, fact], remedies=[*error.remedies, remedy]) from error
 
 
 def _read_settings(config: tuple[str, ...]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,10 @@ from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.contracts.inference import Inference, find_files, infer_files
 from headrace.contracts.schema_types import FOLDER
-from headrace.errors import TopicNotFoundError
+from headrace.errors import StorageUnsupportedError, TopicNotFoundError
 from headrace.model.texts import counted, duration_text
 from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.storage.locate import is_uri
 
 if TYPE_CHECKING:
     from headrace.project.inferring import InferredSchema
@@ -71,6 +73,8 @@ def infer(
     )
     root = invocation.settings(anywhere=True).root
     began = time.monotonic()
+    if is_uri(source):
+        raise _not_local(source)
     if "/" in source:
         name, inference, usage = _read_folder(invocation, source, sample, root)
     else:
@@ -84,6 +88,19 @@ def infer(
     usage += f'schema="{shown}")'
     data = found.to_json() | {"path": shown, "written": written, "usage": usage}
     return Result(data=data, text="\n".join(_lines(found, shown, written, usage)))
+
+
+def _not_local(source: str) -> StorageUnsupportedError:
+    return StorageUnsupportedError(
+        f"`headrace infer` reads topics and local files; `{source}` is neither",
+        facts=("nothing was written",),
+        remedies=(
+            "copy some of the files to this machine, such as:   "
+            f"aws s3 cp --recursive {shlex.quote(source)} ./sample",
+            "then:   headrace infer ./sample",
+        ),
+        params={"storage": source, "scheme": source.partition(":")[0]},
+    )
 
 
 def _read_folder(

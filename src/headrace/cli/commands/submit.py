@@ -43,7 +43,7 @@ def submit(
     Lake and Kafka, and the Python of this environment. It uses the Spark of SPARK_HOME, else that of PySpark.
     The exit code is that of the run.
     """
-    from headrace.project.submitting import plan_submission
+    from headrace.project.deploying import plan_submission
     from headrace.runtime.submit import submit as run_submission
 
     refuse(

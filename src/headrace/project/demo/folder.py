@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.declare.broker_choice import OWN_FOLDER
+from headrace.declare.spec import OWN_FOLDER
 from headrace.errors import DemoFolderTakenError, StorageUnwritableError
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
@@ -36,7 +36,6 @@ class DemoFolder:
         self.renewed = renewed
         self.own = path / _OWN  # for files of the demo that do not belong to the pipeline
         self.broker = path / OWN_FOLDER / "broker"  # as for any pipeline
-        self.brokers = (self.broker, self.own / "broker")  # with that of an earlier version
         # For temporary files of the pipeline's processes, which are killed before they can remove them.
         self.scratch = self.own / "tmp"
         self.driver_log = self.own / "driver.log"
@@ -127,8 +126,7 @@ def _clear(demo: DemoFolder) -> Path | None:
     aside = demo.path / _EDITED / f"{datetime.now():%Y-%m-%d-%H%M%S}"
     kept = None
     shutil.rmtree(demo.path / _LAKE, ignore_errors=True)
-    for broker in demo.brokers:
-        shutil.rmtree(broker, ignore_errors=True)
+    shutil.rmtree(demo.broker, ignore_errors=True)
     demo.driver_log.unlink(missing_ok=True)
     for file in sorted(path for path in demo.path.rglob("*") if path.is_file()):
         name = file.relative_to(demo.path)

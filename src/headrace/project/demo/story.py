@@ -194,8 +194,7 @@ class Demo:
         stack.callback(folder.clear_scratch)
         if folder.renewed:
             end_leftover(folder.driver_pid)
-            for broker in folder.brokers:
-                Broker(broker).stop()
+            Broker(folder.broker).stop()
         kept = write_pipeline(folder, self._files)
         self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   (you can edit it)")
         if folder.renewed:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import CommitLostError
+from headrace.errors import STORE_FAILURES, CommitLostError
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import delta_log, forget_snapshot
 from headrace.sinks.protocol import fenced
@@ -45,6 +45,8 @@ def confirm_batch(
     what = f"batch {stamp.batch} of flow {stamp.flow}"
     try:
         held = load_held_batch(table, stamp.checkpoint)
+    except STORE_FAILURES:
+        raise
     except (OSError, ValueError) as error:
         forget_snapshot(spark, table)
         raise _lost(table, version, what) from error

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import QuarantineChangedError
+from headrace.storage.arrow_rows import select
 from headrace.storage.location import Location, open_delta
 
 if TYPE_CHECKING:
@@ -67,10 +68,9 @@ def unsettled_replays(path: Location) -> Mapping[str, str]:
 
 def _select(path: Location, columns: str, where: str) -> pa.Table:
     import pyarrow as pa
-    from deltalake import QueryBuilder
 
     query = f"SELECT {columns} FROM t WHERE {where}"
-    found = pa.table(QueryBuilder().register("t", open_delta(path)).execute(query).read_all())
+    found = pa.table(select(open_delta(path), query))
     return found.cast(pa.schema([(name, pa.string()) for name in found.column_names]))
 
 
@@ -78,10 +78,9 @@ def _count_others(table: DeltaTable, rows: pa.Table, state: str) -> int:
     """How many of the rows do not have a state."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    from deltalake import QueryBuilder
 
     query = f"SELECT id FROM t WHERE state = '{state}'"
-    found = pa.table(QueryBuilder().register("t", table).execute(query).read_all())
+    found = pa.table(select(table, query))
     ids = pc.cast(found.column("id"), pa.string())
     held = pc.sum(pc.is_in(rows.column("id"), value_set=ids.combine_chunks())).as_py()
     return int(rows.num_rows) - int(held or 0)

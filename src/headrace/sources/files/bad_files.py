@@ -8,7 +8,9 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import PurePath
 from typing import IO, Any
 
 from headrace.errors import NOT_COMMITTED, FileUnreadableError, HeadraceError, RecordUnparseableError, text_of
@@ -17,12 +19,13 @@ from headrace.model.folders import plain_path
 from headrace.runtime.lazy_pyspark import F, SparkSession, StructType, T
 from headrace.sources.decoders import NOT_UTF8
 from headrace.sources.records import BadRecord
+from headrace.storage.locate import is_uri, locate
 
 Declared = AppendFlow | AutoCdcFlow | RefreshFlow | TemporaryView
 
 ColumnsOf = Callable[[str, StructType], StructType]
 
-_PATH = re.compile(r"(?:reading file|footer for file:?|for the file:?) (file:/\S+?)[.,]?(?=\s|$)")
+_PATH = re.compile(r"(?:reading file|footer for file:?|for the file:?) ((?:file|s3a?):/\S+?)[.,]?(?=\s|$)")
 _REASON = re.compile(
     r"Caused by: ((?!.*(?:SparkException|BadRecordException))[^\n]+"
     # What is wrong with the header of a CSV file takes several lines.
@@ -94,7 +97,7 @@ def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
 def _find_first(path: str, matches: Callable[[str], object], errors: str = "replace") -> int | None:
     try:
         with _open(path, errors) as lines:
-            return next((number for number, line in enumerate(lines, 1) if matches(str(line))), None)
+            return next((number for number, line in enumerate(lines, 1) if matches(line)), None)
     except (OSError, EOFError, UnicodeError):
         return None
 
@@ -116,9 +119,12 @@ def _explain_bad_record(bad: BadRecord, flow: Declared) -> HeadraceError:
 def _print_remedy(path: str, line: int | None) -> Iterator[str]:
     if line is None:
         return
-    unpack = {".gz": "gunzip -c ", ".bz2": "bunzip2 -c "}.get(Path(path).suffix)
+    unpack = {".gz": "gunzip -c", ".bz2": "bunzip2 -c"}.get(PurePath(path).suffix)
     name = shlex.quote(path)
-    command = f"sed -n {line}p {name}" if unpack is None else f"{unpack}{name} | sed -n {line}p"
+    if is_uri(path):
+        command = f"aws s3 cp {name} - | " + ("" if unpack is None else f"{unpack} | ") + f"sed -n {line}p"
+    else:
+        command = f"sed -n {line}p {name}" if unpack is None else f"{unpack} {name} | sed -n {line}p"
     yield f"print the line:   {command}"
 
 
@@ -158,12 +164,14 @@ def _bad_record(session: SparkSession, name: str, uri: str, columns_of: ColumnsO
     return None
 
 
-def _open(path: str, errors: str = "replace") -> IO[Any]:
-    if path.endswith((".gz", ".bz2")):
-        module = gzip if path.endswith(".gz") else bz2
-        opened: IO[Any] = module.open(path, "rt", encoding="utf-8", errors=errors)
-        return opened
-    return Path(path).open(encoding="utf-8", errors=errors)
+@contextmanager
+def _open(path: str, errors: str) -> Iterator[IO[str]]:
+    module: Any = {".gz": gzip, ".bz2": bz2}.get(PurePath(path).suffix)
+    with (
+        locate(path).open() as file,
+        TextIOWrapper(file if module is None else module.open(file), "utf-8", errors) as lines,
+    ):
+        yield lines
 
 
 def _is_json(line: str) -> bool:

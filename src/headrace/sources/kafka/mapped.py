@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.errors import OptionInvalidError, SourceLocation
-from headrace.model.broker_map import AmbiguousBrokersError
+from headrace.model.brokers import AmbiguousBrokersError
 from headrace.model.kafka_settings import EMBEDDED
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import find_option

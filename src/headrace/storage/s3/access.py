@@ -126,13 +126,15 @@ class S3Access:
                 remedies=[INSTALL],
                 params={"package": error.name},
             ) from error
-        from botocore.exceptions import ProfileNotFound
+        from botocore.exceptions import BotoCoreError, ProfileNotFound
 
         session = botocore.session.Session(profile=self.settings.profile)
         try:
             session.get_scoped_config()
         except ProfileNotFound as error:
             raise self._failed(f"AWS's files have no profile `{session.profile}`") from error
+        except BotoCoreError as error:
+            raise self._failed(f"AWS's files cannot be read: {error}") from error
         return session
 
     @cached_property

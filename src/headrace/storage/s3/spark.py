@@ -105,7 +105,7 @@ def build_support(accesses: Mapping[str, S3Access], conf: Mapping[str, str]) -> 
         settings={**usual, **_FENCE, _PLUGINS: ",".join(plugins)},
         required=tuple(key for key in _FENCE if not key.startswith(_HADOOP)),
         marker=_LOG_STORE,
-        share=partial(share_credentials, accesses),
+        share=partial(share_credentials, accesses, conf),
         passing=partial(_find_passing, accesses),
     )
 
@@ -160,14 +160,21 @@ def _find_passing(accesses: Mapping[str, S3Access]) -> list[str]:
     return [part for pair in parts for part in pair if part]
 
 
-def share_credentials(accesses: Mapping[str, S3Access], spark: SparkSession) -> Callable[[], None]:
+def share_credentials(
+    accesses: Mapping[str, S3Access], conf: Mapping[str, str], spark: SparkSession, owned: bool
+) -> Callable[[], None]:
     """Gives the driver the credentials of each bucket, and renews those that expire until the result is
-    called. A session that has begun without these buckets learns how they are reached."""
+    called. A session that has begun without these buckets learns how they are reached, but for the settings
+    of the user in `conf`. A session of the user (`owned` is false) keeps all settings that it has, and those
+    of other buckets than the pipeline's."""
     hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
-    for bucket, access in accesses.items():
+    shared = {bucket: access for bucket, access in accesses.items() if owned or bucket != ANY_BUCKET}
+    for bucket, access in shared.items():
         for key, value in reach_settings(bucket, access).items():
-            hadoop.set(key.removeprefix(_HADOOP), value)
-    renewing = _Renewing(spark, accesses)
+            name = key.removeprefix(_HADOOP)
+            if key not in conf and (owned or hadoop.get(name) is None):
+                hadoop.set(name, value)
+    renewing = _Renewing(spark, shared)
     renewing.start()
     return renewing.end
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import OptionInvalidError, SourceLocation
-from headrace.model.broker_map import BrokerMap
+from headrace.model.brokers import BrokerMap
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.sources.kafka.mapped import check_protocol, map_connection

@@ -1,12 +1,38 @@
-"""Addresses of brokers in a pipeline's files, as the key `kafka.brokers` of the spec maps them."""
+"""The embedded broker that a pipeline uses, and the connections of the addresses in its files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
 
 from headrace.model.kafka_settings import KafkaConnection
+
+Reason = Literal["pipeline", "spec", "variable", "outside"]
+
+
+@dataclass(frozen=True)
+class BrokerChoice:
+    """The folder of an embedded broker.
+
+    `reason`: it is in the pipeline's folder, named by the spec or by the environment variable, or the shared
+    one because there is no pipeline.
+    """
+
+    folder: Path
+    reason: Reason
+    pipeline: str | None = None
+
+    def describe(self) -> str:
+        match self.reason:
+            case "pipeline" | "spec":
+                return f"the broker of pipeline {self.pipeline}"
+            case "variable":
+                return "the broker of HEADRACE_BROKER_DIR"
+            case "outside":
+                return "the shared broker, because no pipeline is in this folder"
 
 
 @dataclass(frozen=True)
