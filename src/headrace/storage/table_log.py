@@ -192,7 +192,8 @@ def committed_ms(table: Location, version: int) -> int:
 def newest_commits(table: Location, most: int | None = None) -> Iterator[LoggedCommit]:
     """The commits that the log still holds, the newest first."""
     known = versions(table)
-    yield from _load_commits(table, list(reversed(known if most is None else known[-most:])))
+    for version, data in read_ahead(table, known[::-1][:most]):
+        yield load_commit(table, version, data)
 
 
 def commits_since_compaction(table: Location, newest: int, most: int) -> int:
@@ -216,23 +217,19 @@ def commits_since_compaction(table: Location, newest: int, most: int) -> int:
 
 def iter_commits(table: Location, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
     """The commits of a range of versions that the log still has."""
-    known = versions(table)
-    yield from _load_commits(table, [one for one in known if first <= one <= (one if last is None else last)])
+    chosen = [one for one in versions(table) if one >= first and (last is None or one <= last)]
+    for version, data in read_ahead(table, chosen):
+        yield load_commit(table, version, data)
 
 
 def read_ahead(table: Location, chosen: Sequence[int]) -> Iterator[tuple[int, bytes | None]]:
-    """The contents of commits in the given order, ``None`` for a missing one. Several are read at the same
-    time, at first a few: many callers soon find what they want."""
+    """The contents of commits, ``None`` for a missing one. Several are read at the same time, at first a few."""
     first, number = 0, 4
     while part := chosen[first : first + number]:
         held = (table / LOG).read_files([commit_file(table, version).name for version in part])
         for version in part:
             yield version, held.pop(commit_file(table, version).name, None)
         first, number = first + number, min(2 * number, _AHEAD)
-
-
-def _load_commits(table: Location, chosen: Sequence[int]) -> Iterator[LoggedCommit]:
-    return (load_commit(table, version, data) for version, data in read_ahead(table, chosen))
 
 
 def follow_commits(table: Location, first: int, last: int | None = None) -> Iterator[LoggedCommit]:
