@@ -223,7 +223,7 @@ def iter_commits(table: Location, first: int = 0, last: int | None = None) -> It
 
 
 def read_ahead(table: Location, chosen: Sequence[int]) -> Iterator[tuple[int, bytes | None]]:
-    """The contents of commits, ``None`` for a missing one. Several are read at the same time, at first a few."""
+    """The contents of commits, ``None`` for a missing one. Several are read at once, at first a few."""
     first, number = 0, 4
     while part := chosen[first : first + number]:
         held = (table / LOG).read_files([commit_file(table, version).name for version in part])
