@@ -12,7 +12,7 @@ from headrace.maintain import scheduler
 from headrace.observe import event_log, event_table
 from headrace.run import flow
 from headrace.sinks.delta import tombstones
-from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sinks.delta.compaction import LogCheckpointer
 
 
 def hasten() -> None:

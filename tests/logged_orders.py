@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from headrace.observe.event_reading import LoggedEvent
+from headrace.observe.event_table import LoggedEvent
 from headrace.project.pipeline import Pipeline
 from headrace.storage.locate import locate
 from headrace.storage.table_log import iter_commits

@@ -14,7 +14,7 @@ from headrace.maintain.condition import TableCondition, examine_table
 from headrace.maintain.holders import find_holders
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
-from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.delta.facts import DeltaPosition
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
 from headrace.state.offset_log import seed_files
 from headrace.storage.layout import Storage

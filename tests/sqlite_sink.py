@@ -27,8 +27,16 @@ from headrace.sinks.protocol import (
     generation_metadata,
     is_held,
 )
-from headrace.sinks.registry import FORMATS, SinkFormat
-from headrace.sinks.target import BatchStamp, BatchWriter, Committed, OpenedGeneration, SinkSpec, SplitRows
+from headrace.sinks.target import (
+    FORMATS,
+    BatchStamp,
+    BatchWriter,
+    Committed,
+    OpenedGeneration,
+    SinkFormat,
+    SinkSpec,
+    SplitRows,
+)
 from headrace.state.facts import FENCED
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from headrace.errors import (
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.runtime.broker import Broker, ensure_embedded, resolve_embedded
-from headrace.runtime.broker_data import topic_ids
+from headrace.runtime.broker_record import topic_ids
 from headrace.runtime.doctor import run_checks
 from waiting import DEADLINE_S
 

@@ -24,9 +24,9 @@ from headrace.model.changes import KEPT_PROPERTY, DuplicateKeys
 from headrace.model.counts import RowChanges
 from headrace.model.maintenance import TablePolicy
 from headrace.sinks.delta import folding, key_index, keyed, merge, placed_rows, table_index, tombstones
+from headrace.sinks.delta.folding import SharedTable, SharedTables
 from headrace.sinks.delta.key_index import UNKNOWN, KeyIndex
 from headrace.sinks.delta.merge import MergeTarget
-from headrace.sinks.delta.shared_tables import SharedTable, SharedTables
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.row_hash import row_hash
 from headrace.sinks.target import BatchStamp, Committed, SplitRows

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from headrace.sinks.delta.data_files import find_positions, list_files, position_columns
-from headrace.sinks.delta.shared_tables import SharedTable
+from headrace.sinks.delta.folding import SharedTable
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones

@@ -16,8 +16,8 @@ from headrace.contracts.changes import ChangeColumns
 from headrace.model.maintenance import TablePolicy
 from headrace.sinks.delta import compaction, folding
 from headrace.sinks.delta.compaction import Compaction, Maintenance
+from headrace.sinks.delta.folding import SharedTable
 from headrace.sinks.delta.merge import MergeTarget
-from headrace.sinks.delta.shared_tables import SharedTable
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.storage.locate import locate
 

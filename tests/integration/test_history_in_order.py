@@ -20,8 +20,8 @@ from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.counts import HistoryChanges
 from headrace.sinks.delta import history_positions, key_events, placed_rows
+from headrace.sinks.delta.folding import SharedTable
 from headrace.sinks.delta.history import HistoryTarget
-from headrace.sinks.delta.shared_tables import SharedTable
 from headrace.sinks.delta.table_index import HistoryIndex
 from integration.test_history import COLUMNS, TRACKED, Table
 

@@ -18,7 +18,7 @@ from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.broker import Broker
 from headrace.sinks.delta.reader import DeltaCommits
-from headrace.sources.ranges import join_marks
+from headrace.sources.registry import join_marks
 from headrace.state.ledger import Ledger
 from headrace.verify.report import DatasetProof, GradeReport, Proof
 

@@ -9,7 +9,7 @@ from contextlib import closing
 import numpy as np
 
 from headrace.model.coordinates import RecordCoordinates
-from headrace.verify.checkpoint_history import Lineage
+from headrace.verify.checkpoints import Lineage
 from headrace.verify.evidence import Evidence
 from headrace.verify.reader import Extent, Found, SourceReader
 from headrace.verify.source_range import Partition, SourceRange

@@ -28,7 +28,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
-from headrace.verify.systems import LOCAL, Systems
+from headrace.verify.stored import LOCAL, Systems
 
 FENCED = 2**63 - 1
 COORDINATES = json.dumps(

@@ -9,7 +9,7 @@ from headrace.cli.output import Output
 from headrace.cli.verb import Invocation
 from headrace.errors import TopicNotFoundError, did_you_mean
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.broker_data import find_in_shared
+from headrace.runtime.broker_record import find_in_shared
 
 if TYPE_CHECKING:
     from headrace.runtime.broker import Broker

@@ -71,7 +71,7 @@ class Watch:
         if self._display is not None:
             self._display(event)
         else:
-            from headrace.observe.events import event_to_json
+            from headrace.observe.log import event_to_json
 
             self._output.line(event_to_json(event))
 

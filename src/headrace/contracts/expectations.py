@@ -14,13 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import and_
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
-from headrace.contracts.conditions import with_conditions
 from headrace.contracts.rejected import REASONS
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Action, DatasetCheck, Expectation, ExpectationCount, TemporaryView
+from headrace.runtime.gateway import frame_of_plan, quiet
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, Observation, SparkSession, T
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+
 
 OWN_COLUMNS = "__headrace_"
 """The prefix of columns that are added to rows to check them. A query must not return such a column."""
@@ -34,6 +38,10 @@ _PAIR = 1 << _HALF | 1
 _ORIGIN = re.compile(r",?Origin\((?:[^()]|\([^()]*\))*\)")
 _ATTRIBUTE = re.compile(r"columnnodeexpression\(UnresolvedAttribute\(List\(([^()]*)\),None,false\)\)")
 _VARIABLE = re.compile(r"\b[xyz]_\d+(?=(?:, [xyz]_\d+)*\)? ->)")
+_METRIC = "headrace.expectations."
+FAILED = "[HEADRACE_EXPECTATION] "
+"""The prefix of the error text of a failed row; the expectation's name as JSON and the row follow."""
+_INPUT, _QUARANTINED, _DROPPED, _STOPPING = "input", "quarantined", "dropped", "stopping"
 
 
 def text_of_column(text: str) -> str:
@@ -179,9 +187,6 @@ def _fresh(check: DatasetCheck, rows: DataFrame) -> CheckOutcome:
     return CheckOutcome(found["age"] <= check.within_s, f"the newest {check.columns[0]} is {found['newest']}")
 
 
-_METRIC = "headrace.expectations."
-
-
 def counted(rows: DataFrame, view: TemporaryView) -> DataFrame:
     """The rows of a temporary view, which are counted by its expectations when a query computes them."""
     if not view.expectations:
@@ -221,18 +226,11 @@ def guarded(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
     return rows.where(kept) if any(one.rejects for one in expectations) else rows
 
 
-FAILED = "[HEADRACE_EXPECTATION] "
-"""The prefix of the error text of a failed row; the expectation's name as JSON and the row follow."""
-
-
 def with_declared_columns(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
     """The rows with a column of NULLs for each column of a schema that they lack."""
     given = {name.casefold() for name in rows.columns}
     absent = [one for one in T.StructType.fromJson(dict(schema)) if one.name.casefold() not in given]
     return rows.select("*", *(F.lit(None).cast(one.dataType).alias(one.name) for one in absent))
-
-
-_INPUT, _QUARANTINED, _DROPPED, _STOPPING = "input", "quarantined", "dropped", "stopping"
 
 
 @dataclass(eq=False)
@@ -357,3 +355,48 @@ class RowSplit:
 
     def _without_checks(self, rows: DataFrame) -> DataFrame:
         return rows.drop(*check_columns(len(self._expectations)))
+
+
+def with_conditions(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """The rows with columns, each of which has an alias.
+
+    Like the condition of a filter, a column can use what the query's result does not have: a column that the
+    query has left out, and one that a join hides, such as ``customers.id`` after ``join(.., "id")``.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        with quiet():
+            return rows.select("*", *columns)
+    except AnalysisException as error:
+        if not is_unresolved(error):
+            raise
+        # Spark resolves few names in this way, and only in filters and sorts.
+        return _reaching(rows, columns)
+
+
+def is_unresolved(error: PySparkException) -> bool:
+    """Whether Spark has not found a column."""
+    return (error.getCondition() or "").startswith("UNRESOLVED_COLUMN")
+
+
+def _reaching(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    session = rows.sparkSession
+    jvm: Any = session._jvm
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    filtered: Any = rows.where(F.struct(*columns).isNotNull())._jdf.queryExecution().analyzed()
+    while str(filtered.nodeName()) == "Project":
+        # Spark has removed the columns that it has added for the condition.
+        filtered = filtered.child()
+    struct = filtered.condition().child()
+    named = getattr(getattr(expressions, "NamedExpression$"), "MODULE$")
+    none = jvm.PythonUtils.toSeq([])
+    output: Any = rows._jdf.queryExecution().analyzed().output()
+    for index in range(struct.valExprs().size()):
+        name = str(struct.names().apply(index))
+        alias = expressions.Alias(
+            struct.valExprs().apply(index), name, named.newExprId(), none, jvm.scala.Option.empty(), none
+        )
+        output = output.appended(alias)
+    project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project
+    return frame_of_plan(session, project(output, filtered.child()))

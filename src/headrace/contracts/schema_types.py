@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from headrace.contracts.shapes import Shape, merge
 from headrace.errors import SchemaInvalidError, SourceLocation
+from headrace.runtime.places import replace_file
 
 Type = Any
 """A type in Spark's JSON form: its name, or an object for a struct, an array or a map."""
@@ -202,11 +202,8 @@ def load_schema_file(path: Path, shown: str) -> Type | None:
 
 
 def write_schema_file(path: Path, schema: Type) -> None:
-    """Write a schema; a reader never sees half of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(render_schema(schema) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    replace_file(path, render_schema(schema) + "\n")
 
 
 def render_schema(kind: Type, indent: str = "") -> str:

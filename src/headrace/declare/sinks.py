@@ -10,7 +10,7 @@ from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
 from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.kafka_settings import unshaded
-from headrace.sinks.registry import FORMATS
+from headrace.sinks.target import FORMATS
 from headrace.sources.registry import kind_for
 from headrace.storage.mapped_paths import mapped_path
 

@@ -17,8 +17,7 @@ from headrace.model.names import TableName
 from headrace.model.ranges import Position
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY
-from headrace.sources.ranges import committed_positions
-from headrace.sources.registry import describe_source
+from headrace.sources.registry import committed_positions, describe_source
 from headrace.state.identity import CheckpointIdentity, find_checkpoints, generations, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets, load_state, offset_lines, offsets_path

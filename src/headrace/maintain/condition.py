@@ -1,27 +1,35 @@
-"""The condition of a table, and which maintenance is due; without Spark."""
+"""The condition of a table, and which maintenance is due; without Spark. The vacuum of a table."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
-from headrace.maintain.holders import Holder
-from headrace.maintain.policies import closed_before
+from headrace.errors import ReaderLagsError, RetentionTooShortError
+from headrace.maintain.dataset_tables import DatasetTable, closed_before, load_maintenance, record_maintenance
+from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
 from headrace.maintain.vacuum import (
     LogPlan,
     StoredFile,
     VacuumPlan,
+    delete_stored,
     list_stored,
     plan_log_cleanup,
     plan_vacuum,
 )
-from headrace.model.maintenance import FoldableFiles, TablePolicy, count_foldable, is_mostly_deleted
+from headrace.model.maintenance import (
+    SAFE_RETENTION_S,
+    FoldableFiles,
+    TablePolicy,
+    count_foldable,
+    is_mostly_deleted,
+)
 from headrace.model.names import TableName
+from headrace.model.texts import duration_text, files_text, typed_duration
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import commits_since_compaction, readable_commit
@@ -31,6 +39,9 @@ _PARTITIONS = 32
 """The largest number of partitions that one compaction between two batches rewrites."""
 
 Partition = tuple[tuple[str, str | None], ...]
+_CLUSTERING = "delta.clustering"
+MIN_RETENTION_DURING_RUNS_S = 3600.0
+"""With a shorter retention, a vacuum could delete files that a running flow still reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +193,6 @@ def choose_partitions(
     return () if len(needy) == len(every) <= most else tuple(map(dict, needy[:most]))
 
 
-_CLUSTERING = "delta.clustering"
-
-
 def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
     """Whether `headrace maintain` orders the rows of a table.
 
@@ -214,3 +222,69 @@ def record_ordering(storage: Storage, table: TableName, snapshot: TableSnapshot,
     if policy.z_order:
         outcome = {"version": snapshot.version, "columns": policy.z_order, "table_id": snapshot.table_id}
         record_maintenance(storage, table, "ordered", outcome)
+
+
+def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequence[str] = ()) -> None:
+    """Check that a vacuum is allowed. `remedies`: how to allow a short retention; by default, how to allow it
+    for the table's policy."""
+    policy, name = condition.policy, target.dataset
+    if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
+        raise RetentionTooShortError(
+            f"{target.title}: a retention of {typed_duration(policy.retention_s)} is below "
+            f"{typed_duration(SAFE_RETENTION_S)}",
+            facts=("a reader or writer that runs could still need the files; no file was deleted",),
+            remedies=remedies
+            or (
+                "set a longer `retention` in the spec:   retention: 7d",
+                "or, if nothing else uses the table:   "
+                f"headrace maintain {name.short} --allow-short-retention",
+                "or set `allow_short_retention: true` beside `retention` in the spec",
+            ),
+            params={"dataset": str(name), "retention_s": policy.retention_s},
+        )
+    now = datetime.now(UTC)
+    for holder in condition.vacuum.holders:
+        if holder.kind != "flow":
+            continue
+        lag = lag_seconds(holder, condition.table, condition.snapshot.commits, now)
+        if lag is not None and lag > policy.reader_lag_s:
+            raise _lags(target, holder, lag, condition)
+
+
+def vacuum_table(
+    storage: Storage, target: DatasetTable, condition: TableCondition, examine: Callable[[], TableCondition]
+) -> bool:
+    """Delete the files that no reader needs any more; returns whether there were any."""
+    # The oldest version that can still be pinned is recorded before the pins are read again: a version that
+    # is pinned meanwhile is either kept here, or refused by `headrace pin`.
+    before = (
+        load_maintenance(storage, target.dataset, target.role).get("vacuumed", {}).get("readable_from", 0)
+    )
+    readable_from = max(int(before), condition.vacuum.readable_from)
+    outcome = {**condition.vacuum.to_json(), "readable_from": readable_from}
+    record_maintenance(storage, target.dataset, "vacuumed", outcome, target.role)
+    allowed = {one.path for one in examine().vacuum.expired}
+    expired = [one for one in condition.vacuum.expired if one.path in allowed]
+    delete_stored(condition.table, expired)
+    return bool(expired)
+
+
+def _lags(target: DatasetTable, holder: Holder, lag_s: float, condition: TableCondition) -> ReaderLagsError:
+    is_unknown = holder.version == UNKNOWN
+    at = "to an unknown version" if is_unknown else f"up to version {(holder.first_unread or 1) - 1}"
+    held, short = condition.vacuum, target.dataset.short
+    return ReaderLagsError(
+        f"flow {holder.name} has not read commits of {short} that are {duration_text(lag_s)} old; the limit "
+        f"(`reader_lag`) is {duration_text(condition.policy.reader_lag_s)}",
+        facts=(
+            f"it has read {at}; the table is at version {condition.snapshot.version}",
+            f"kept for the flow: {files_text(len(held.held), held.held_bytes)}",
+            "no file was deleted",
+        ),
+        remedies=(
+            "run the flow:   headrace run",
+            f"or ignore the flow; it may need a full refresh later:   headrace maintain {short} "
+            f"--ignore-reader {holder.name}",
+        ),
+        params={"dataset": str(target.dataset), "flow": holder.name, "lag_s": round(lag_s)},
+    )

@@ -11,10 +11,15 @@ from typing import Any
 
 from headrace.errors import HeadraceError, LogUnreadableError, first_line
 from headrace.maintain.condition import Partition, TableCondition, examine_table, is_ordering_due
-from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, secondary_tables
-from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
-from headrace.maintain.pins import load_readers
-from headrace.maintain.policies import load_metadata, load_policy, partition_end
+from headrace.maintain.dataset_tables import (
+    DatasetTable,
+    load_maintenance,
+    load_metadata,
+    load_policy,
+    partition_end,
+    secondary_tables,
+)
+from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds, load_readers
 from headrace.model.maintenance import WATERMARK, MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
 from headrace.model.texts import DAY_S, counted, duration_text

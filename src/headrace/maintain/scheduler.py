@@ -13,27 +13,30 @@ from typing import Any, cast
 
 from headrace.errors import HeadraceError, first_line
 from headrace.maintain.condition import (
+    MIN_RETENTION_DURING_RUNS_S,
     TableCondition,
+    check_vacuum,
     choose_closed_partitions,
     choose_partitions,
     examine_table,
     foldable_files,
     is_compaction_due,
     record_ordering,
+    vacuum_table,
 )
 from headrace.maintain.dataset_tables import (
     DatasetTable,
     load_maintenance,
+    load_metadata,
+    load_policy,
     record_maintenance,
     secondary_tables,
+    with_watermark,
 )
 from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
-from headrace.maintain.policies import load_metadata, load_policy, with_watermark
-from headrace.maintain.requests import answer_request, find_requests, take_request
-from headrace.maintain.turns import Turns
+from headrace.maintain.requests import Turns, answer_request, find_requests, take_request
 from headrace.maintain.vacuum import delete_log, plan_log_cleanup
-from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
 from headrace.model.event_forms import Emitter
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
@@ -42,8 +45,7 @@ from headrace.model.table_events import OperationProgressed
 from headrace.model.texts import DAY_S
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.checkpointer import LogCheckpointer
-from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
+from headrace.sinks.delta.compaction import Compaction, LogCheckpointer, compact_files, conflict_kind
 from headrace.sinks.delta.erase import close_erasure
 from headrace.storage.layout import table_name
 from headrace.storage.location import Location

@@ -164,7 +164,7 @@ class RejectionLimit:
 class Sink:
     """Where the rows of a sink go."""
 
-    format: str  # a format of `sinks.registry`; `function` for a function of the user
+    format: str  # a format of `sinks.target`; `function` for a function of the user
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     function: Callable[[Any, int], object] | None = None
 

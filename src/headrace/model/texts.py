@@ -1,9 +1,12 @@
-"""Sizes, counts, durations and lines as texts for a person."""
+"""Sizes, counts, durations, moments and lines as texts for a person, and values as JSON."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from html import escape
 from typing import Any, Final
 
@@ -94,6 +97,33 @@ def typed_duration(seconds: float) -> str:
         if seconds and seconds % size == 0:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:g}s"
+
+
+def moment_text(timestamp_ms: int) -> str:
+    """A moment of the epoch in UTC; one that no calendar has stays a number of milliseconds."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d} UTC"
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON; decimals keep their digits, times are in ISO 8601."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return json.dumps(value, ensure_ascii=False)
+        case Decimal():
+            return format(value, "f")
+        case datetime() | date():
+            return json.dumps(value.isoformat())
+        case Mapping():
+            pairs = (f"{json_text(str(key))}: {json_text(item)}" for key, item in value.items())
+            return "{" + ", ".join(pairs) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(json_text, value)) + "]"
+        case _:
+            raise TypeError(f"JSON cannot represent a {type(value).__name__}")
 
 
 GLUE = "\u00a0"  # A space at which no line is broken

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -38,48 +38,6 @@ _MOST_WAITING = 10_000
 from the commits."""
 
 
-@dataclass
-class DamagedTables:
-    """The tables whose log is damaged. The rows of their batches wait: a comparison of a table with the event
-    log begins at the newest batch that the event log has of it."""
-
-    since: dict[TableName, datetime | None] = field(default_factory=dict)  # the time to compare from
-    rows: list[Row] = field(default_factory=list)
-    _next_look: float = 0.0
-
-    def due(self, *, is_closing: bool) -> Mapping[TableName, datetime | None]:
-        """The tables to compare now."""
-        return self.since if is_closing or time.monotonic() >= self._next_look else {}
-
-    def note(
-        self, checked: Mapping[TableName, datetime | None], damaged: Mapping[TableName, LogUnreadableError]
-    ) -> None:
-        """Note which of the tables that were compared are damaged."""
-        for name in damaged.keys() - self.since.keys():
-            _logger.warning(
-                "the event log waits with the batches of %s: %s", name.short, damaged[name].summary
-            )
-        left = {name: at for name, at in self.since.items() if name not in checked}
-        self.since = {**left, **{name: checked[name] for name in damaged}}
-        if damaged:
-            self._next_look = time.monotonic() + _MOST_APPEND_S
-
-    def take_rows(self) -> list[Row]:
-        taken, self.rows = self.rows, []
-        return taken
-
-    def hold_back(self, rows: Sequence[Row]) -> list[Row]:
-        """Keep the rows of batches of the damaged tables for later, and return the others. Of more rows than
-        the maximum, the rest is left out: the commits of the tables have their counts."""
-        names = {str(name) for name in self.since}
-        others: list[Row] = []
-        for row in rows:
-            waits = row["level"] == "METRICS" and row["origin"]["dataset_name"] in names
-            (self.rows if waits else others).append(row)
-        del self.rows[_MOST_WAITING:]
-        return others
-
-
 class EventLog:
     """The event log of one update; an emitter that several threads may call. `measure`: adds to the events of
     batches and refreshes what Spark's tasks have used."""
@@ -108,7 +66,8 @@ class EventLog:
         tables = () if plan is None else tuple(plan.schemas)
         # The tables whose commits are compared with the log, and the time from which.
         self._unchecked: dict[TableName, datetime | None] = dict.fromkeys(tables)
-        self._damaged = DamagedTables()
+        # The tables whose log is damaged, and the time from which they are compared later.
+        self._damaged: dict[TableName, datetime] = {}
         self._pauses: dict[str, tuple[TableName, float]] = {}
         self._is_closing = False
         self._closing_until = 0.0
@@ -135,7 +94,7 @@ class EventLog:
             self._closing_until = time.monotonic() + _RETRIES_S
             self._condition.notify()
         self._thread.join(_CLOSE_S)
-        if self._thread.is_alive() or self._waiting or self._rows or self._damaged.rows:
+        if self._thread.is_alive() or self._waiting or self._rows:
             _logger.warning(
                 "the last events of this update are not in the event log; the next run adds the counts of "
                 "its batches"
@@ -195,7 +154,6 @@ class EventLog:
             measured = taken if self._measure is None else self._measure(taken)
             self._rows = self._build(measured, lost)
         self._check_commits()
-        self._rows = self._damaged.hold_back(self._rows)
         if not self._rows:
             return False
         self._rows = [self._redactor.data(row) for row in self._rows]
@@ -207,9 +165,7 @@ class EventLog:
         """Add the rows of batches that the tables have and the log lacks."""
         with self._condition:
             unchecked, self._unchecked = self._unchecked, {}
-            is_closing = self._is_closing
-        unchecked = {name: at for name, at in unchecked.items() if name not in self._damaged.since}
-        chosen = {**unchecked, **self._damaged.due(is_closing=is_closing)}
+        chosen = {**unchecked, **self._damaged}
         if not chosen:
             return
         try:
@@ -218,8 +174,10 @@ class EventLog:
             with self._condition:
                 self._unchecked = {**self._unchecked, **unchecked}
             raise
-        self._damaged.note(chosen, damaged)
-        self._rows = [*self._damaged.take_rows(), *self._rows]
+        for name in damaged.keys() - self._damaged.keys():
+            summary = damaged[name][1].summary
+            _logger.warning("the event log may lack batches of %s: %s", name.short, summary)
+        self._damaged = {name: first for name, (first, _) in damaged.items()}
         known = self._completed | {row["id"] for row in self._rows}
         found = [row for row in missing if row["id"] not in known]
         # The events of these batches may still be on their way.
@@ -253,9 +211,9 @@ _MOST = 10_000  # the number of newest commits of a table that are compared with
 
 def find_missing(
     storage: Storage, table: EventTable, builder: RowBuilder, since: Mapping[TableName, datetime | None]
-) -> tuple[list[Row], dict[TableName, LogUnreadableError]]:
+) -> tuple[list[Row], dict[TableName, tuple[datetime, LogUnreadableError]]]:
     """The rows of committed batches and refreshes that the event log lacks, in the order of their commits;
-    and the tables whose log is damaged.
+    and the tables whose log is damaged, with the time from which they are to be compared.
     `since`: the tables to compare, and the time from which; ``None`` is the last batch in the log."""
     newest: dict[str, datetime] = {}
     if any(at is None for at in since.values()):
@@ -265,14 +223,14 @@ def find_missing(
         )
         newest = {row["dataset"]: row["newest"] for row in rows}
     committed: list[Committed] = []
-    damaged: dict[TableName, LogUnreadableError] = {}
+    damaged: dict[TableName, tuple[datetime, LogUnreadableError]] = {}
     for name, at in since.items():
         first = at or newest.get(str(name), _BEGINNING) - _MARGIN
         try:
             with naming_damage(storage.table(name)):
                 committed += list(_batches(storage, name, first))
         except LogUnreadableError as error:
-            damaged[name] = error
+            damaged[name] = first, error
     if not committed:
         return [], damaged
     begin = sql_time(min(one.at for one in committed) - _MARGIN)

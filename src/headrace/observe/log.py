@@ -1,12 +1,13 @@
 """The log of an update: a file that is rotated by size, with the events and the log lines of Headrace.
 
 Spark's log of the same update is in the same folder. Both are on the machine of the driver, not in the
-storage.
+storage. An event as JSON is also a line of `headrace run --json`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import hashlib
 import io
@@ -15,7 +16,7 @@ import logging
 import logging.handlers
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,10 +24,15 @@ from types import TracebackType
 from typing import Any, Final, get_args
 
 from headrace.errors import LogSettingInvalidError
+from headrace.model import events, table_events
+from headrace.model.counts import HistoryChanges, RowChanges
 from headrace.model.event_forms import Event, Level
+from headrace.model.events import BatchWork
+from headrace.model.names import TableName
 from headrace.model.project import LogFormat, LogLevel, ProjectSettings
+from headrace.model.ranges import OpaquePosition, SourceRange
 from headrace.model.secrets import Redactor
-from headrace.observe.events import event_to_json
+from headrace.observe.read import fields_to_json
 from headrace.runtime.places import is_locked, logs_folder
 from headrace.storage.local import lock_shared
 
@@ -45,6 +51,13 @@ _LEVELS: Mapping[Level, int] = {
     "ERROR": logging.ERROR,
 }
 _logger = logging.getLogger(__name__)
+_OURS = "headrace"
+_KINDS: Mapping[str, type[Event]] = {
+    name: kind
+    for module in (events, table_events)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, Event)
+}
 
 
 @dataclass(frozen=True)
@@ -241,9 +254,6 @@ def _shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-_OURS = "headrace"
-
-
 class Tap:
     """Adds the log records of Headrace's modules to the open logs of updates.
 
@@ -269,7 +279,7 @@ class Tap:
                 logger.addHandler(self._relay)
             self._open.append(handler)
             logger.addHandler(handler)
-            logger.setLevel(min(self._relay.least, *(one.level for one in self._open)))
+            logger.setLevel(min(self._relay.level, *(one.level for one in self._open)))
 
     def close(self, handler: logging.Handler) -> None:
         with self._lock:
@@ -277,7 +287,7 @@ class Tap:
             logger.removeHandler(handler)
             self._open.remove(handler)
             if self._open:
-                logger.setLevel(min(self._relay.least, *(one.level for one in self._open)))
+                logger.setLevel(min(self._relay.level, *(one.level for one in self._open)))
                 return
             logger.removeHandler(self._relay)
             for own in self._relay.handlers:
@@ -290,15 +300,12 @@ class _Relay(logging.Handler):
     """Passes records to the handlers of the process that would have got them without an open log."""
 
     def __init__(self, own_level: int, least: int, propagates: bool) -> None:
-        super().__init__()
+        super().__init__(least)
         self.own_level = own_level
-        self.least = least
         self.propagates = propagates
         self.handlers: list[logging.Handler] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < self.least:
-            return
         for handler in self.handlers:
             if record.levelno >= handler.level:
                 handler.handle(record)
@@ -307,3 +314,43 @@ class _Relay(logging.Handler):
 
 
 TAP: Final = Tap()  # one for the process, because it shares Python's loggers
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """The event as JSON values: its name under ``event``, then its fields."""
+    return {"event": type(event).__name__, **fields_to_json(event)}
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event | None:
+    """The event of JSON values; ``None`` if this version does not have its type."""
+    kind = _KINDS.get(str(data.get("event")))
+    if kind is None:
+        return None
+    known = {field.name for field in dataclasses.fields(kind)}
+    values = {name: value for name, value in data.items() if name in known}
+    return kind(**{name: _decode(name, value) for name, value in values.items()})
+
+
+def _decode(name: str, value: Any) -> Any:
+    if value is not None and name in _DECODERS:
+        return _DECODERS[name](value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _table(text: str) -> TableName:
+    return TableName(*text.split(".", 1))
+
+
+def _range(data: Mapping[str, Any]) -> SourceRange:
+    start = None if data["from"] is None else OpaquePosition(data["from"])
+    return SourceRange(data["index"], data["kind"], data["identity"], start, OpaquePosition(data["until"]))
+
+
+_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    "at": datetime.fromisoformat,
+    "dataset": _table,
+    "views": lambda names: tuple(map(_table, names)),
+    "ranges": lambda ranges: tuple(map(_range, ranges)),
+    "work": lambda work: BatchWork(**work),
+    "changes": lambda changes: (HistoryChanges if "rows_added" in changes else RowChanges)(**changes),
+}

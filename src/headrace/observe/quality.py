@@ -11,7 +11,7 @@ from typing import Any
 from headrace.model.event_forms import Row
 from headrace.model.names import TableName
 from headrace.model.texts import html_table
-from headrace.observe.event_reading import EventFilter, query_events
+from headrace.observe.event_table import EventFilter, query_events
 from headrace.observe.read import plain
 from headrace.storage.layout import Storage
 

@@ -14,7 +14,6 @@ from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import html_table
-from headrace.observe.recent_commits import CHECKPOINT, RecentCommits, load_tail
 from headrace.observe.status import (
     DatasetStatus,
     FlowState,
@@ -24,9 +23,9 @@ from headrace.observe.status import (
     ViewStatus,
     load_failures,
 )
-from headrace.sources.answers import Lag
-from headrace.sources.ranges import range_of, read_back
-from headrace.sources.registry import kind_of
+from headrace.observe.versions import CHECKPOINT, RecentCommits, load_tail
+from headrace.sources.registry import kind_of, range_of, read_back
+from headrace.sources.requests import Lag
 from headrace.sources.systems import Asking, Systems
 from headrace.state.identity import find_checkpoints, generations, load_identity
 from headrace.state.lease import VIEW, Driver, Observer

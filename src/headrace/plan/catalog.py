@@ -16,7 +16,7 @@ from headrace.plan.intercept import LOCATION_OPTION, suspended
 from headrace.plan.modes import TableAccess
 from headrace.runtime.gateway import kept_active_session
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
-from headrace.sources.delta.starting import CHANGE_FEED
+from headrace.sources.delta.reader import CHANGE_FEED
 from headrace.storage.location import Location
 
 _CHANGE_COLUMNS = {"_change_type": "string", "_commit_version": "long", "_commit_timestamp": "timestamp"}

@@ -26,7 +26,7 @@ from headrace.plan.stages import (
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import as_nullable, read_checksum
-from headrace.sinks.registry import keeps_state
+from headrace.sinks.target import keeps_state
 from headrace.state.identity import generations, load_query
 from headrace.state.lease import VIEW
 from headrace.state.ledger import load_cost

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.contracts.conditions import is_unresolved, with_conditions
-from headrace.contracts.expectations import OWN_COLUMNS, condition
+from headrace.contracts.expectations import OWN_COLUMNS, condition, is_unresolved, with_conditions
 from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
 from headrace.model.declarations import Dataset, Declarations, Expectation, TemporaryView
 from headrace.model.names import TableName

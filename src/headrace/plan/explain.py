@@ -25,7 +25,7 @@ from headrace.model.names import TableName
 from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
-from headrace.sinks.registry import describe_sink
+from headrace.sinks.target import describe_sink
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
 from headrace.storage.locate import locate

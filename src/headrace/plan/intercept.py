@@ -19,9 +19,8 @@ from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.plan.modes import Loading, Mode, Planning, Running, Sending, SourceHook, TableAccess, TableHook
 from headrace.plan.names import EVENT_LOG, NameRules, quoted, quoted_parts, split_name
-from headrace.runtime.gateway import named_frame, new_frame
+from headrace.runtime.gateway import named_frame, new_frame, quiet
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
-from headrace.runtime.quiet import quiet
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.storage.layout import Storage

@@ -26,10 +26,9 @@ from headrace.plan.local_rows import accepting_numbers
 from headrace.plan.modes import Bounded
 from headrace.plan.names import split_name
 from headrace.plan.sql_queries import USE, run_text, use_in_python
-from headrace.runtime.gateway import named_frame
+from headrace.runtime.gateway import named_frame, silence_loggers
 from headrace.runtime.lazy_pyspark import T
-from headrace.runtime.quiet import silence_loggers
-from headrace.sources.delta.starting import reads_feed
+from headrace.sources.delta.reader import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest

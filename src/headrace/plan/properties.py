@@ -16,7 +16,7 @@ from headrace.plan import columns
 from headrace.plan.coordinates import CoordinateColumns, named_columns
 from headrace.plan.stages import Coordinates, OpenTableStage, RefreshViewStage
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sources.delta.starting import FEED_PROPERTY
+from headrace.sources.delta.reader import FEED_PROPERTY
 from headrace.sources.registry import STREAM_COORDINATES, widest_coordinates
 from headrace.syntax.call_arguments import argument_location
 

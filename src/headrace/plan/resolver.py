@@ -39,7 +39,7 @@ from headrace.plan.spark_checks import check_output, keeps_groups
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sources.delta.starting import reads_feed, skips_changes
+from headrace.sources.delta.reader import reads_feed, skips_changes
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
 from headrace.state.identity import QueryRecord

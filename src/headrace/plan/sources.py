@@ -30,9 +30,8 @@ from headrace.plan.stages import Plan, RunFlowStage
 from headrace.plan.validate import raise_all
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import read_checksum
-from headrace.sources.answers import Found
 from headrace.sources.registry import build_source, kind_for
-from headrace.sources.requests import ADAPTIVE
+from headrace.sources.requests import ADAPTIVE, Found
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts

@@ -16,7 +16,7 @@ from headrace.plan.intercept import LOCATION_OPTION, Interception, in_force, sus
 from headrace.plan.modes import Loading
 from headrace.plan.names import delta_path, quoted, quoted_parts
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sources.delta.starting import reads_feed
+from headrace.sources.delta.reader import reads_feed
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller, located_at

@@ -26,7 +26,7 @@ from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted, error_texts, html_table
-from headrace.sources.answers import Found
+from headrace.sources.requests import Found
 from headrace.sources.source import Source
 from headrace.state.identity import QueryRecord
 

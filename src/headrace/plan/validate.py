@@ -45,7 +45,7 @@ from headrace.plan import columns
 from headrace.plan.evaluate import shortened
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
-from headrace.sinks.registry import format_of
+from headrace.sinks.target import format_of
 from headrace.syntax.call_arguments import argument_location, return_location
 from headrace.syntax.locations import pinpoint
 

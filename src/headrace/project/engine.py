@@ -226,7 +226,7 @@ class Engine:
     ) -> UpdateContext:
         from headrace.maintain.scheduler import MaintenanceScheduler
         from headrace.run.context import UpdateContext
-        from headrace.sinks.delta.checkpointer import LogCheckpointer
+        from headrace.sinks.delta.compaction import LogCheckpointer
         from headrace.state.lease import Heart
 
         def replan() -> tuple[Plan, Queries]:

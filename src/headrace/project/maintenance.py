@@ -21,19 +21,26 @@ from headrace.errors import (
 )
 from headrace.maintain.checkpoints import ReplacedCheckpoint, find_replaced
 from headrace.maintain.condition import (
+    MIN_RETENTION_DURING_RUNS_S,
     TableCondition,
+    check_vacuum,
     choose_closed_partitions,
     examine_table,
     is_ordering_due,
     record_ordering,
+    vacuum_table,
 )
-from headrace.maintain.dataset_tables import DatasetTable, Role, record_maintenance, secondary_tables
+from headrace.maintain.dataset_tables import (
+    DatasetTable,
+    Role,
+    load_policy,
+    record_maintenance,
+    secondary_tables,
+)
 from headrace.maintain.erasures import ErasedRest, find_rest, finish_erasure, is_due
 from headrace.maintain.holders import find_holders
-from headrace.maintain.policies import load_policy
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
 from headrace.maintain.vacuum import delete_log
-from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
 from headrace.model.maintenance import SAFE_RETENTION_S
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -44,7 +51,7 @@ from headrace.runtime.gateway import release_unused
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.erase import close_erasure
 from headrace.sinks.delta.reader import DeltaCommits
-from headrace.sources.ranges import join_marks
+from headrace.sources.registry import join_marks
 from headrace.state.lease import Observer, has_driver, held_leases
 from headrace.state.ledger import Ledger
 from headrace.storage.table_log import is_table

@@ -46,17 +46,15 @@ from headrace.plan.snapshots import make_reader
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.run.failures import Failures
-from headrace.runtime.gateway import new_frame
+from headrace.runtime.gateway import new_frame, quiet
 from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, SparkSession, T
-from headrace.runtime.quiet import quiet
 from headrace.sinks.delta.effects import newest_of_each_key
-from headrace.sources.answers import SourceSeen
 from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.delta.reader import as_inserts, changes_of
 from headrace.sources.files.bad_files import explain_bad_file
 from headrace.sources.records import CARRIED
 from headrace.sources.registry import COORDINATES, kind_for
-from headrace.sources.requests import Sampling, SourceRead
+from headrace.sources.requests import Sampling, SourceRead, SourceSeen
 from headrace.sources.systems import Systems
 
 _EXAMPLES = 3  # the number of bad records that a preview shows for each reason

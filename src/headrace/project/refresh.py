@@ -16,7 +16,7 @@ from headrace.model.declarations import AutoCdcFlow, MaterializedView, Streaming
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.model.texts import counted, html_table, size_text
-from headrace.observe.recent_commits import load_tail
+from headrace.observe.versions import load_tail
 from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, target_of
 from headrace.project.operations import held_flows

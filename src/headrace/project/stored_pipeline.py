@@ -17,7 +17,7 @@ from headrace.errors import (
     did_you_mean,
 )
 from headrace.maintain.dataset_tables import load_maintenance
-from headrace.maintain.pins import (
+from headrace.maintain.holders import (
     Pin,
     RegisteredReader,
     add_pin,
@@ -37,7 +37,7 @@ from headrace.storage.table_log import readable_versions
 
 if TYPE_CHECKING:
     from headrace.maintain.health import LaggingReader, TableHealth
-    from headrace.observe.event_reading import EventLevel, LoggedEvent
+    from headrace.observe.event_table import EventLevel, LoggedEvent
     from headrace.observe.quality import Quality
     from headrace.observe.snapshot import Snapshot
     from headrace.project.checkpoints import Checkpoints
@@ -77,7 +77,7 @@ class StoredPipeline:
         from headrace.verify.kafka.offsets import KafkaAccess
         from headrace.verify.proof import verify_pipeline
         from headrace.verify.report import GRADES
-        from headrace.verify.systems import LOCAL, S3Buckets
+        from headrace.verify.stored import LOCAL, S3Buckets
 
         if require is not None and require not in GRADES:
             raise ArgumentInvalidError(
@@ -188,7 +188,7 @@ class StoredPipeline:
         Example:
             >>> [event.message for event in pipeline.events(level="warn")]  # doctest: +SKIP
         """
-        from headrace.observe.event_reading import EventFilter, read_events
+        from headrace.observe.event_table import EventFilter, read_events
 
         settings = self.settings
         chosen = EventFilter(
@@ -205,7 +205,7 @@ class StoredPipeline:
         Example:
             >>> [one.dropped for one in pipeline.quality().datasets]  # doctest: +SKIP
         """
-        from headrace.observe.event_reading import EventFilter
+        from headrace.observe.event_table import EventFilter
         from headrace.observe.quality import read_quality
 
         settings = self.settings

@@ -20,13 +20,11 @@ from headrace.run.narrowing import RecordSearch
 from headrace.run.reporting import BatchReporter
 from headrace.run.split import BatchSplit
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
-from headrace.runtime.gateway import release_unused
+from headrace.runtime.gateway import quiet, release_unused
 from headrace.runtime.lazy_pyspark import DataFrame
-from headrace.runtime.quiet import quiet
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
-from headrace.sources.guard import FlowRun
-from headrace.sources.guards import SourceGuards
-from headrace.sources.ranges import load_ranges
+from headrace.sources.kind import FlowRun
+from headrace.sources.registry import SourceGuards, load_ranges
 from headrace.state.lease import Lease
 from headrace.state.ledger import TargetCommits
 from headrace.storage.location import Location

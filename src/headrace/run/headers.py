@@ -16,8 +16,13 @@ from headrace.run.stop import PlanAgain
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.target import BatchStamp
 from headrace.sources.bad_records import Evolving
-from headrace.sources.files.header_errors import foreign_header, new_columns, stateful_header
-from headrace.sources.files.headers import HeaderGroup, HeaderRules
+from headrace.sources.files.headers import (
+    HeaderGroup,
+    HeaderRules,
+    foreign_header,
+    new_columns,
+    stateful_header,
+)
 from headrace.sources.files.read import infer_types
 from headrace.sources.source import Source
 from headrace.storage.location import Location

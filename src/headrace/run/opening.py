@@ -22,11 +22,9 @@ from headrace.run.survey import (
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import CLEARING
-from headrace.sinks.registry import keeps_state
-from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout, TargetState
-from headrace.sources.answers import Seed
-from headrace.sources.ranges import join_marks
-from headrace.sources.registry import kind_for, kind_of
+from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout, TargetState, keeps_state
+from headrace.sources.registry import join_marks, kind_for, kind_of
+from headrace.sources.requests import Seed
 from headrace.sources.systems import Seeding
 from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, RenameFlow, SourceFacts
 from headrace.state.identity import (

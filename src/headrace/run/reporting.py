@@ -28,8 +28,8 @@ from headrace.model.ranges import SourceRange
 from headrace.model.table_events import SnapshotSkipped
 from headrace.plan.stages import PlannedFlow
 from headrace.sinks.target import BatchStamp, Committed
-from headrace.sources.answers import Lag
 from headrace.sources.registry import kind_of
+from headrace.sources.requests import Lag
 from headrace.sources.systems import Systems
 from headrace.storage.location import Location
 

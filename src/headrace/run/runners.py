@@ -34,10 +34,9 @@ from headrace.run.targets import flow_target, quarantine_of, refresh_target, tar
 from headrace.run.views import ViewRunner
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import read_state
-from headrace.sinks.registry import keeps_state
-from headrace.sources.guard import FlowRun
-from headrace.sources.ranges import load_next_positions
-from headrace.sources.registry import kind_of
+from headrace.sinks.target import keeps_state
+from headrace.sources.kind import FlowRun
+from headrace.sources.registry import kind_of, load_next_positions
 from headrace.state.lease import Lease
 from headrace.state.offset_log import is_seeded
 

@@ -14,7 +14,7 @@ from headrace.model.event_forms import Emitter
 from headrace.model.events import FlowReconnected, FlowReconnecting
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan
-from headrace.sources.answers import Server
+from headrace.sources.requests import Server
 
 INTERVAL_S = 2.0
 ANSWER_S = 4.0

@@ -22,8 +22,13 @@ from headrace.plan.sources import refuse_read_twice
 from headrace.plan.stages import PlannedFlow
 from headrace.sinks.delta.table import CLEARING
 from headrace.sinks.target import TargetReader, TargetState
-from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions, read_back
-from headrace.sources.registry import describe_source
+from headrace.sources.registry import (
+    committed_positions,
+    committed_sources,
+    describe_source,
+    load_next_positions,
+    read_back,
+)
 from headrace.sources.systems import Past, Systems
 from headrace.state.facts import FENCED, CheckpointFacts, FlowFacts, SourceFacts, TableFacts
 from headrace.state.history import History, load_history

@@ -17,15 +17,14 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.append import AppendTarget, FlowTable, SinkTarget
+from headrace.sinks.delta.folding import SharedTables
 from headrace.sinks.delta.groups import GroupsTarget
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.replace import ReplaceTarget
-from headrace.sinks.delta.shared_tables import SharedTables
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
-from headrace.sinks.registry import format_of
 from headrace.sinks.target import (
     BatchStamp,
     FlowTarget,
@@ -34,6 +33,7 @@ from headrace.sinks.target import (
     SinkStore,
     Target,
     TargetReader,
+    format_of,
 )
 from headrace.sources.registry import kind_for
 from headrace.storage.layout import Storage

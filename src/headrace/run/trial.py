@@ -8,8 +8,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.contracts.conditions import is_unresolved
-from headrace.contracts.expectations import RowSplit, is_passed, with_checks
+from headrace.contracts.expectations import RowSplit, is_passed, is_unresolved, with_checks
 from headrace.contracts.rejected import ID, PROBLEM, REASONS, Rejected, has_record, row_as_json, rows_of_json
 from headrace.errors import FlowFailedError, HeadraceError, ReplayImpossibleError
 from headrace.model.declarations import Expectation

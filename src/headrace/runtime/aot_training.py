@@ -25,7 +25,7 @@ from headrace.runtime.jars import JarCache, locked_jars
 from headrace.runtime.java import Java, find_java
 from headrace.runtime.jvm import build_java_command, choose_heap
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
-from headrace.runtime.session import RunningSpark, start_spark
+from headrace.runtime.session import RunningSpark, SparkRequest, start_spark
 
 _RECORD_END_S = 120.0  # the JVM writes the record when it ends
 _CREATE_TIMEOUT_S = 600.0
@@ -58,11 +58,7 @@ def make(java: Java, jars: Sequence[Path], target: Path) -> None:
         folder = Path(name)
         record = folder / "record"
         running = start_spark(
-            "headrace-aot",
-            conf={},
-            master="local[2]",
-            memory="1g",
-            log_file=folder / "spark.log",
+            SparkRequest("headrace-aot", {}, "local[2]", "1g", folder / "spark.log"),
             extra_options=("-XX:AOTMode=record", f"-XX:AOTConfiguration={record}"),
             end_timeout_s=_RECORD_END_S,
         )

@@ -26,8 +26,7 @@ from headrace.errors import (
     did_you_mean,
 )
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.broker_data import DATA
-from headrace.runtime.broker_record import BrokerRecord, ProcessId
+from headrace.runtime.broker_record import DATA, BrokerRecord, ProcessId
 from headrace.runtime.broker_setup import (
     Ports,
     format_storage,

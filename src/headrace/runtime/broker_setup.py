@@ -81,7 +81,7 @@ def write_properties(file: Path, data: Path, ports: Ports) -> None:
     }
     # Java reads `\u00fc` as in JSON, and takes bytes beyond ASCII for other letters.
     lines = [f"{key}={json.dumps(value)[1:-1]}" for key, value in settings.items()]
-    replace_file(file, ("\n".join(lines) + "\n").encode())
+    replace_file(file, "\n".join(lines) + "\n")
 
 
 def format_storage(properties: Path, log_file: Path) -> None:

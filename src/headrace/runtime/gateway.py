@@ -14,11 +14,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from typing import Any
 
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
 from headrace.runtime.python_packages import python_of
+
+_PLAIN = (str, bytes, bytearray, bool, int, float, type(None))
+_SINGLETON = "MODULE$"
+_Get = Callable[[Any, str], Any]
+_one_at_a_time = threading.Lock()
+_GC_PAUSE_S = 10.0
+_GC_SHARE = 0.01
+_collecting = threading.Lock()
+_next_gc_s = time.monotonic() + _GC_PAUSE_S
+_quiet: ContextVar[bool] = ContextVar("headrace_quiet", default=False)
 
 
 def import_pyspark() -> None:
@@ -92,12 +103,6 @@ def forget_gateway(*, is_reachable: bool = True) -> None:
     if gateway is not None and is_reachable:
         with contextlib.suppress(Exception):
             gateway.shutdown()
-
-
-_PLAIN = (str, bytes, bytearray, bool, int, float, type(None))
-_SINGLETON = "MODULE$"
-
-_Get = Callable[[Any, str], Any]
 
 
 @functools.cache
@@ -193,9 +198,6 @@ class _PromptSocket(socket.socket):
         return received
 
 
-_one_at_a_time = threading.Lock()
-
-
 @contextmanager
 def kept_active_session(session: SparkSession) -> Iterator[None]:
     from pyspark.sql.session import SparkSession as ClassicSession
@@ -248,13 +250,6 @@ def named_frame(frame: DataFrame, parts: Sequence[str]) -> DataFrame:
     return frame_of_plan(frame.sparkSession, catalyst.plans.logical.SubqueryAlias(alias, analyzed))
 
 
-_GC_PAUSE_S = 10.0
-_GC_SHARE = 0.01
-
-_collecting = threading.Lock()
-_next_gc_s = time.monotonic() + _GC_PAUSE_S
-
-
 def release_unused() -> None:
     """Free objects of the JVM that Python no longer uses: plans, broadcast tables, snapshots.
 
@@ -275,3 +270,26 @@ def release_unused() -> None:
         _next_gc_s = ended_s + max(_GC_PAUSE_S, (ended_s - started_s) / _GC_SHARE)
     finally:
         _collecting.release()
+
+
+def is_quiet() -> bool:
+    """Whether Headrace reports what the code of this thread raises, so that PySpark need not print it."""
+    return _quiet.get()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PySpark from printing the errors that the code within raises."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
+
+
+def silence_loggers() -> None:
+    """PySpark prints each failed analysis to stderr as JSON of several kilobytes, before it raises."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).addFilter(lambda _: not is_quiet())

@@ -155,7 +155,7 @@ class JarCache:
             return
         known = self._read_checked()
         known.update({jar.sha256: stamp for jar in jars if (stamp := self._stamp(jar)) is not None})
-        replace_file(self._checked, json.dumps(known, indent=1).encode())
+        replace_file(self._checked, json.dumps(known, indent=1))
 
 
 SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -59,11 +60,18 @@ def working_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file; a reader finds the old or the new content."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+def replace_file(path: Path, content: str | bytes, *, is_private: bool = False) -> None:
+    """Write a file; a reader finds the old or the new content. `is_private`: whether only this user can read
+    it, from its beginning on."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if is_private else 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def is_locked(file: Path, *, by_java: bool = False) -> bool:

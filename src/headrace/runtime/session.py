@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,19 @@ class RunningSpark:
         self.stop()
 
 
+@dataclass(frozen=True)
+class SparkRequest:
+    """A session that a command needs."""
+
+    name: str
+    conf: Mapping[str, str]
+    master: str | None = None
+    memory: str | None = None
+    log_file: Path | None = None
+    redactor: Redactor | None = None
+    storage: StorageSupport = NO_STORAGE
+
+
 def open_spark(
     name: str,
     *,
@@ -80,7 +93,10 @@ def open_spark(
     """Returns the session of this process, or opens one if there is none: in an engine, or in a new JVM. The
     settings of a session of the user (``spark-submit``, a notebook) are not changed. `storage`: what the
     object storage of the pipeline needs."""
-    running = _open(name, conf or {}, master, memory, log_file, redactor, shared, storage)
+    asked = SparkRequest(
+        name, {**(conf or {}), **storage.settings}, master, memory, log_file, redactor, storage
+    )
+    running = _open(asked, shared)
     if storage is NO_STORAGE:
         return running
     try:
@@ -96,65 +112,37 @@ def open_spark(
     return replace(running, _close=once(close))
 
 
-def _open(
-    name: str,
-    conf: Mapping[str, str],
-    master: str | None,
-    memory: str | None,
-    log_file: Path | None,
-    redactor: Redactor | None,
-    shared: bool,
-    storage: StorageSupport,
-) -> RunningSpark:
+def _open(asked: SparkRequest, shared: bool) -> RunningSpark:
     foreign = _find_foreign()
     if foreign is not None:
-        _check_storage(foreign, storage)
+        _check_storage(foreign, asked.storage)
         return RunningSpark(foreign, owned=False)
-    conf = {**conf, **storage.settings}
-    if shared and (found := _attach(conf, master, memory, redactor, storage)) is not None:
+    if shared and (found := _attach(asked)) is not None:
         return found
-    java, jars = find_java(), ensure_jars("spark")
-    cache = aot.find_cache(java, jars)
-
-    start = partial(
-        start_spark,
-        name,
-        conf=conf,
-        master=master,
-        memory=memory,
-        log_file=log_file,
-        redactor=redactor,
-        storage=storage,
-    )
+    cache = aot.find_cache(find_java(), ensure_jars("spark"))
     if cache is None:
-        return start()
+        return start_spark(asked)
     try:
-        return start(extra_options=aot.use_options(cache))
+        return start_spark(asked, extra_options=aot.use_options(cache))
     except SparkStartError:
         # Java does not check a cache completely; a damaged one must only cost time.
-        running = start()
+        running = start_spark(asked)
         aot.discard(cache)
         return running
 
 
-def _attach(
-    conf: Mapping[str, str],
-    master: str | None,
-    memory: str | None,
-    redactor: Redactor | None,
-    storage: StorageSupport = NO_STORAGE,
-) -> RunningSpark | None:
+def _attach(asked: SparkRequest) -> RunningSpark | None:
     """Returns a session in an engine; None if the command needs a JVM of its own, or there is no engine."""
     from headrace.runtime.engine.choice import choose_engine
     from headrace.runtime.engine.client import NoEngineError, attach
     from headrace.runtime.engine.session import open_session
 
     try:
-        choice = choose_engine(conf, master, memory, redactor, storage)
+        choice = choose_engine(asked.conf, asked.master, asked.memory, asked.redactor, asked.storage)
         if choice is None:
             return None
         ensure_jars("spark")
-        storage.ensure_jars()
+        asked.storage.ensure_jars()
         attached = attach(choice, meanwhile=import_pyspark)
         spark, close = open_session(attached, choice.conf)
     except (NoEngineError, OSError) as error:
@@ -167,28 +155,20 @@ def _attach(
 
 
 def start_spark(
-    name: str,
-    *,
-    conf: Mapping[str, str],
-    master: str | None = None,
-    memory: str | None = None,
-    log_file: Path | None = None,
-    redactor: Redactor | None = None,
-    extra_options: Sequence[str] = (),
-    end_timeout_s: float | None = None,
-    storage: StorageSupport = NO_STORAGE,
+    asked: SparkRequest, *, extra_options: Sequence[str] = (), end_timeout_s: float | None = None
 ) -> RunningSpark:
     """Starts a session in a new JVM; callers use `open_spark`. `end_timeout_s`: the time that the JVM has to
     end after Spark has stopped. By default a local JVM is killed at once: its only remaining task would be to
     remove its folder."""
     java, jars = find_java(), ensure_jars("spark")
     # Last: the AOT cache is valid for a class path that begins with its own.
-    all_jars = (*jars, *storage.ensure_jars())
+    all_jars = (*jars, *asked.storage.ensure_jars())
     scratch = Scratch()
-    log = (log_file or _default_log(name)).absolute()
-    settings = build_settings(name, master or conf.get("spark.master"), scratch.path, conf, all_jars)
+    log = (asked.log_file or _default_log(asked.name)).absolute()
+    named_master = asked.master or asked.conf.get("spark.master")
+    settings = build_settings(asked.name, named_master, scratch.path, asked.conf, all_jars)
     master = settings["spark.master"]
-    heap = memory or settings.get("spark.driver.memory") or choose_heap()
+    heap = asked.memory or settings.get("spark.driver.memory") or choose_heap()
     settings["spark.driver.memory"] = heap
     # For unpacked native libraries, which a killed JVM would leave behind.
     options = (f"-Djava.io.tmpdir={scratch.folder('tmp')}", *extra_options)
@@ -196,7 +176,7 @@ def start_spark(
     secret = {key: settings.pop(key) for key in [*settings] if is_secret_key(key)}
     command = build_command(java, all_jars, heap=heap, log_file=log, settings=settings, extra_options=options)
     try:
-        environment = jvm_environment(settings, redactor or Redactor())
+        environment = jvm_environment(settings, asked.redactor or Redactor())
         jvm = start_jvm(command, log, environment, meanwhile=import_pyspark)
         try:
             spark = _connect(jvm, secret, worker_environment(settings))
@@ -208,10 +188,10 @@ def start_spark(
     except BaseException:
         scratch.remove()
         raise
-    if end_timeout_s is None:
-        end_timeout_s = 0.0 if is_local(master) else _END_TIMEOUT_S
-    timeout_s = end_timeout_s
-    stop_timeout_s = _LOCAL_STOP_TIMEOUT_S if is_local(master) else _STOP_TIMEOUT_S
+    stop_timeout_s, default_s = (
+        (_LOCAL_STOP_TIMEOUT_S, 0.0) if is_local(master) else (_STOP_TIMEOUT_S, _END_TIMEOUT_S)
+    )
+    timeout_s = default_s if end_timeout_s is None else end_timeout_s
 
     def close() -> None:
         _stop(spark, jvm, scratch, stop_timeout_s, timeout_s)
@@ -305,60 +285,57 @@ def _find_foreign() -> SparkSession | None:
 
 
 def _connect_is_active() -> bool:
-    if os.environ.get("SPARK_REMOTE") or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
-        return True
     module: Any = sys.modules.get("pyspark.sql.connect.session")
-    return module is not None and module.SparkSession.getActiveSession() is not None
+    is_set = os.environ.get("SPARK_REMOTE") or "SPARK_CONNECT_MODE_ENABLED" in os.environ
+    return bool(is_set or (module is not None and module.SparkSession.getActiveSession() is not None))
 
 
 def _check_delta(spark: SparkSession) -> None:
     """Raises an error if a session has no Delta Lake, which cannot be added later."""
     extensions = (spark.conf.get("spark.sql.extensions", "") or "").split(",")
-    catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""
     missing = []
     if EXTENSION not in [extension.strip() for extension in extensions]:
         missing.append(f"spark.sql.extensions={EXTENSION}")
-    if catalog != CATALOG:
+    if spark.conf.get("spark.sql.catalog.spark_catalog", "") != CATALOG:
         missing.append(f"spark.sql.catalog.spark_catalog={CATALOG}")
-    from py4j.java_gateway import JavaClass
-
-    jvm: Any = spark.sparkContext._jvm
-    if not isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaClass):
+    if not _has_class(spark, "io.delta.sql.DeltaSparkSessionExtension"):
         # Spark ignores an extension if it does not find its class.
         coordinates = (str(jar.coordinate) for jar in locked_jars("spark"))
         wanted = (name for name in coordinates if "delta-spark" in name or "spark-sql-kafka" in name)
         missing.append(f"spark.jars.packages={','.join(wanted)}")
     if missing:
-        raise DeltaNotConfiguredError(
-            "the Spark session of this process has no Delta Lake",
-            facts=["Headrace does not change the settings of an existing session"],
-            remedies=[
-                "start it with   " + " ".join(f"--conf {setting}" for setting in missing),
-                "in a script, pass the same settings to the builder of the session with .config(..)",
-            ],
-            params={"missing": missing},
+        raise _not_configured(
+            "has no Delta Lake",
+            missing,
+            "start it with   " + " ".join(f"--conf {setting}" for setting in missing),
+            "in a script, pass the same settings to the builder of the session with .config(..)",
         )
 
 
 def _check_storage(spark: SparkSession, storage: StorageSupport) -> None:
     """Raises an error if a session would write to object storage without what fences a second writer."""
     wrong = [key for key in storage.required if spark.conf.get(key, None) != storage.settings[key]]
-    from py4j.java_gateway import JavaClass
-
-    jvm: Any = spark.sparkContext._jvm
-    found: Any = jvm
-    for part in filter(None, storage.marker.split(".")):
-        found = getattr(found, part)
     missing = [f"--conf {key}={storage.settings[key]}" for key in wrong]
-    if storage.marker and not isinstance(found, JavaClass):
+    if storage.marker and not _has_class(spark, storage.marker):
         missing.append(f"--jars {','.join(map(str, storage.ensure_jars()))}")
     if missing:
-        raise DeltaNotConfiguredError(
-            "the Spark session of this process cannot write to this object storage safely",
-            facts=["Headrace does not change the settings of an existing session"],
-            remedies=["start it with   " + " ".join(missing)],
-            params={"missing": missing},
-        )
+        problem = "cannot write to this object storage safely"
+        raise _not_configured(problem, missing, "start it with   " + " ".join(missing))
+
+
+def _has_class(spark: SparkSession, name: str) -> bool:
+    from py4j.java_gateway import JavaClass
+
+    return isinstance(reduce(getattr, name.split("."), spark.sparkContext._jvm), JavaClass)
+
+
+def _not_configured(problem: str, missing: Sequence[str], *remedies: str) -> DeltaNotConfiguredError:
+    return DeltaNotConfiguredError(
+        f"the Spark session of this process {problem}",
+        facts=["Headrace does not change the settings of an existing session"],
+        remedies=remedies,
+        params={"missing": missing},
+    )
 
 
 def _default_log(name: str) -> Path:

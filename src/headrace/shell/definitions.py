@@ -21,6 +21,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stored import load_stored
 from headrace.project.ingest_code import build_spec
+from headrace.runtime.places import replace_file
 from headrace.shell.stream_sql import (
     FlowSql,
     build_flow,
@@ -283,7 +284,4 @@ def _link(link: Location, folder: Path, location: SourceLocation) -> None:
 def _write(file: Path, text: str) -> None:
     """Write a file that only its owner can read: options can have passwords."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    staged = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    staged.touch(mode=0o600)
-    staged.write_text(text, encoding="utf-8")
-    staged.replace(file)
+    replace_file(file, text, is_private=True)

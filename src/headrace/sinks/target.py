@@ -1,9 +1,10 @@
-"""What a flow writes to: the protocol that every target follows.
+"""What a flow writes to: the protocol that every target follows, and the formats of sinks.
 
 A Delta table and a `SinkStore` commit rows and batch together. Other sinks can only send the rows in `commit`
 and record the batch afterwards, so their guarantee is `at least once`. A writer that reads the rows more than
 once asks for `SplitRows.keep`. A quarantine table is a second target, which the split holds (`run/split.py`):
-it replaces the rows of (checkpoint, batch), and commits before the table does.
+it replaces the rows of (checkpoint, batch), and commits before the table does. A new format is a module of
+its own, and one line here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from headrace.model.counts import BatchCounts
+from headrace.model.declarations import Sink
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
@@ -25,6 +27,10 @@ Guarantee = Literal["exactly once", "at least once"]
 rows and the batch number repeats the rows."""
 
 StampT = TypeVar("StampT", contravariant=True)
+Applies = Literal["append", "changes", "partial changes", "truncates", "history"]
+"""What a sink can do with the rows of a flow: add them, or apply change records by key (SCD type 1); also
+where a NULL leaves a column as it is, where a record removes all older rows, and with the history of each key
+(SCD type 2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +210,6 @@ class FlowTarget(Target[BatchStamp], Protocol):
         """Keep a replay from being committed from now on; false if the target holds it."""
 
 
-Applies = Literal["append", "changes", "partial changes", "truncates", "history"]
-"""What a sink can do with the rows of a flow: add them, or apply change records by key (SCD type 1); also
-where a NULL leaves a column as it is, where a record removes all older rows, and with the history of each key
-(SCD type 2)."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SinkSpec:
     """A declared sink, for a format that keeps the state of its flows itself."""
@@ -231,3 +231,72 @@ class SinkStore(FlowTarget, TargetReader, Protocol):
 
     def finish_refresh(self) -> None:
         """Record that nothing of a full refresh is left to do."""
+
+
+def _send_to_format(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    """Write the rows with Spark's writer of the format."""
+    rows.write.format(sink.format).mode("append").options(**{**connection, **sink.options}).save()
+
+
+def _send_to_delta(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    # Delta skips the write if the table has this number of this id already.
+    own = {"txnAppId": stamp.checkpoint, "txnVersion": str(stamp.batch)}
+    rows.write.format("delta").mode("append").options(**sink.options).options(**own).save()
+
+
+def _send_to_function(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    assert sink.function is not None
+    sink.function(rows, stamp.batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkFormat:
+    """What the sinks of a format do. `describe`: says what a sink does, after "it". `open`: opens a sink that
+    keeps the state of its flows beside its rows. ``None`` for others: a Delta table without rows records
+    their batches, after `send` has sent the rows."""
+
+    describe: Callable[[Sink], str]
+    guarantee: Guarantee = "at least once"
+    applies: frozenset[Applies] = frozenset({"append"})
+    needs: tuple[str, ...] = ()  # the options that a sink must have; `path` is relative to the pipeline
+    open: Callable[[SinkSpec], SinkStore] | None = None
+    send: Callable[[DataFrame, BatchStamp, Sink, Mapping[str, str]], None] = _send_to_format
+
+
+_FILES = SinkFormat(
+    describe=lambda sink: f"adds {sink.format} files to {sink.options['path']}", needs=("path",)
+)
+
+FORMATS: dict[str, SinkFormat] = {
+    "delta": SinkFormat(
+        describe=lambda sink: f"appends to the Delta table {sink.options['path']}",
+        guarantee="exactly once",
+        needs=("path",),
+        send=_send_to_delta,
+    ),
+    "kafka": SinkFormat(
+        describe=lambda sink: f"sends to the Kafka topic {sink.options.get('topic', 'of each row')}"
+    ),
+    "parquet": _FILES,
+    "json": _FILES,
+    "csv": _FILES,
+    "orc": _FILES,
+    "function": SinkFormat(
+        describe=lambda sink: f"calls {getattr(sink.function, '__name__', 'its function')} with each batch",
+        send=_send_to_function,
+    ),
+}
+
+
+def format_of(sink: Sink) -> SinkFormat:
+    return FORMATS[sink.format]
+
+
+def describe_sink(sink: Sink) -> str:
+    kind = format_of(sink)
+    return f"{kind.describe(sink)}: {kind.guarantee}"
+
+
+def keeps_state(sink: Sink | None) -> bool:
+    """Whether a sink keeps the state of its flows itself; others have a Delta table that records batches."""
+    return sink is not None and format_of(sink).open is not None

@@ -21,6 +21,7 @@ UNPARSEABLE: Final = "RECORD_UNPARSEABLE"
 TOO_LARGE: Final = "RECORD_TOO_LARGE"
 DRIFTED: Final = "RECORD_DRIFTED"
 
+_GIVE_SCHEMA = 'give one, such as schema="id LONG, name STRING"'
 _CORRUPT = "_headrace_corrupt"
 _RECORDS, _END = "_headrace_records", "_headrace_end"
 _CHANGES_TYPES = ("dateformat", "timestampformat", "timestampntzformat")
@@ -89,13 +90,8 @@ class JsonDecoder(Decoder):
         return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
 
     def _read(self, text: Column, decimals: DecimalReader | None) -> Column:
-        checked = T.StructType(
-            [
-                T.StructField(_RECORDS, T.ArrayType(decimals.parsed if decimals else self.schema)),
-                T.StructField(_END, T.StringType()),
-                T.StructField(_CORRUPT, T.StringType()),
-            ]
-        )
+        records = T.ArrayType(decimals.parsed if decimals else self.schema)
+        checked = T.StructType().add(_RECORDS, records).add(_END, "string").add(_CORRUPT, "string")
         # Spark reads one JSON value and ignores any text after it. Within an array of an object of ours, such
         # text is malformed, is a second record, or closes the object before its last field.
         wrapped = F.concat(F.lit(f'{{"{_RECORDS}":['), text, F.lit(f'],"{_END}":""}}'))
@@ -146,18 +142,11 @@ def choose_decoder(
     """The decoder of a format; None if Headrace does not decode it."""
     check_choice(call, "invalid_utf8", invalid_utf8, get_args(InvalidUtf8))
     if format == "json" and schema is None:
-        raise ArgumentInvalidError(
-            f'{call}: format="json" needs a schema',
-            remedies=('give one, such as schema="id LONG, name STRING"',),
-            params={"argument": "schema"},
-        )
+        raise invalid_argument(call, "schema", 'format="json" needs a schema', _GIVE_SCHEMA)
     if format in ("raw", "text") and schema is not None:
         columns = "the columns key and value" if format == "raw" else "the one column value"
-        raise ArgumentInvalidError(
-            f'{call}: format="{format}" takes no schema; it has {columns}',
-            remedies=('set format="json", or remove the schema',),
-            params={"argument": "schema"},
-        )
+        problem = f'format="{format}" takes no schema; it has {columns}'
+        raise invalid_argument(call, "schema", problem, 'set format="json", or remove the schema')
     match format:
         case "json" if schema is not None and drift is not None:
             from headrace.sources.json_drift import DriftingJsonDecoder
@@ -168,22 +157,25 @@ def choose_decoder(
         case "text":
             return TextDecoder(invalid_utf8)
     if invalid_utf8 != "reject":
-        raise ArgumentInvalidError(
-            f'{call}: invalid_utf8="{invalid_utf8}" works with json and text, not with {format}',
-            remedies=("remove invalid_utf8",),
-            params={"argument": "invalid_utf8", "value": invalid_utf8},
-        )
+        problem = f'invalid_utf8="{invalid_utf8}" works with json and text, not with {format}'
+        raise invalid_argument(call, "invalid_utf8", problem, "remove invalid_utf8", value=invalid_utf8)
     return None
 
 
 def check_choice(call: str, argument: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Refuse a value that is not one of those."""
     if value not in allowed:
-        raise ArgumentInvalidError(
-            f"{call}: {argument}={value!r} is not one of {', '.join(map(str, allowed))}",
-            remedies=did_you_mean(str(value), map(str, allowed), "write one of these values"),
-            params={"argument": argument, "value": value},
-        )
+        problem = f"{argument}={value!r} is not one of {', '.join(map(str, allowed))}"
+        remedies = did_you_mean(str(value), map(str, allowed), "write one of these values")
+        raise invalid_argument(call, argument, problem, *remedies, value=value)
+
+
+def invalid_argument(
+    call: str, argument: str, problem: str, *remedies: str, **params: Any
+) -> ArgumentInvalidError:
+    """The error for an argument of a reader."""
+    params = {"argument": argument, **params}
+    return ArgumentInvalidError(f"{call}: {problem}", remedies=remedies, params=params)
 
 
 _DEFAULTS: Final = {"escape": '"'}
@@ -216,20 +208,9 @@ class CsvDecoder(Decoder):
         text = value.cast("string")
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
         decimals = DecimalReader(self.schema, "csv")
-        checked = T.StructType(
-            [
-                *decimals.parsed.fields,
-                T.StructField(_END, T.StringType()),
-                T.StructField(_CORRUPT, T.StringType()),
-            ]
-        )
-        options = {
-            **_DEFAULTS,
-            **self.options,
-            "mode": "PERMISSIVE",
-            "columnNameOfCorruptRecord": _CORRUPT,
-            "header": "false",
-        }
+        checked = T.StructType([*decimals.parsed.fields]).add(_END, "string").add(_CORRUPT, "string")
+        given = {**_DEFAULTS, **self.options, "mode": "PERMISSIVE"}
+        options = {**given, "columnNameOfCorruptRecord": _CORRUPT, "header": "false"}
         # Spark reads the first row and ignores the others. A value of ours at the end of the record is then
         # missing, as it is behind a quote that is not closed.
         named = {name.lower(): value for name, value in self.options.items()}
@@ -256,26 +237,17 @@ def build_csv_decoder(
     call: str, schema: StructType | None, invalid_utf8: InvalidUtf8, options: Mapping[str, str]
 ) -> CsvDecoder:
     if schema is None:
-        raise _invalid(
-            call, "schema", 'format="csv" needs a schema', 'give one, such as schema="id LONG, name STRING"'
-        )
+        raise invalid_argument(call, "schema", 'format="csv" needs a schema', _GIVE_SCHEMA)
     nested = [
         one.name for one in schema.fields if isinstance(one.dataType, T.ArrayType | T.MapType | T.StructType)
     ]
     if nested:
-        raise _invalid(
-            call,
-            "schema",
-            f"a CSV record has no nested values, and the field `{nested[0]}` has a nested type",
-            f"read it as STRING, and parse it in the query: {nested[0]} STRING",
-        )
+        problem = f"a CSV record has no nested values, and the field `{nested[0]}` has a nested type"
+        remedy = f"read it as STRING, and parse it in the query: {nested[0]} STRING"
+        raise invalid_argument(call, "schema", problem, remedy)
     known = {name.lower() for name in OPTIONS}
     for name in options:
         if name.lower() not in known:
             remedies = did_you_mean(name, OPTIONS, f"the options are: {', '.join(OPTIONS)}")
-            raise _invalid(call, "format_options", f"CSV records have no option `{name}`", *remedies)
+            raise invalid_argument(call, "format_options", f"CSV records have no option `{name}`", *remedies)
     return CsvDecoder(schema, invalid_utf8, dict(options))
-
-
-def _invalid(call: str, argument: str, problem: str, *remedies: str) -> ArgumentInvalidError:
-    return ArgumentInvalidError(f"{call}: {problem}", remedies=remedies, params={"argument": argument})

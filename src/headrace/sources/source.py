@@ -20,9 +20,8 @@ from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
-from headrace.sources.answers import Found, Server
 from headrace.sources.limits import Meter
-from headrace.sources.requests import SourceRead
+from headrace.sources.requests import Found, Server, SourceRead
 from headrace.sources.systems import Past, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.identity import SourceIdentity

@@ -23,7 +23,7 @@ from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.modes import TableAccess
 from headrace.plan.stored import load_stored
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
-from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.delta.facts import DeltaPosition
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.reader import kafka_columns
 from headrace.sources.kafka.subscription import Subscription, matching, shown

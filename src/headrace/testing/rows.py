@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FeatureUnsupportedError, RowsInvalidError, SourceLocation
+from headrace.model.texts import json_text
 from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.requests import ReadRequest
 from headrace.storage.arrow_rows import build_table
@@ -169,29 +168,7 @@ def _bytes(value: Any) -> bytes | None:
         case str():
             return value.encode()
         case _:
-            return as_json(value).encode()
-
-
-def as_json(value: Any) -> str:
-    """A value as JSON; decimals keep their digits, times are in ISO 8601."""
-    match value:
-        case None | bool() | int() | str():
-            return json.dumps(value, ensure_ascii=False)
-        case float():
-            return json.dumps(value)
-        case Decimal():
-            return format(value, "f")
-        case datetime() | date():
-            return json.dumps(value.isoformat())
-        case Mapping():
-            pairs = (
-                f"{json.dumps(str(key), ensure_ascii=False)}: {as_json(item)}" for key, item in value.items()
-            )
-            return "{" + ", ".join(pairs) + "}"
-        case list() | tuple():
-            return "[" + ", ".join(map(as_json, value)) + "]"
-        case _:
-            raise TypeError(f"JSON cannot represent a {type(value).__name__}")
+            return json_text(value).encode()
 
 
 def infer_schema(source: str, given: Batches) -> pa.Schema:
@@ -288,7 +265,7 @@ class FileFormat:
 def file_format(request: ReadRequest, given: Batches, location: SourceLocation) -> FileFormat:
     match request.format:
         case "json":
-            return FileFormat(".json", _lines(as_json))
+            return FileFormat(".json", _lines(json_text))
         case "text":
             return FileFormat(".txt", _lines(_text_line))
         case "csv":
@@ -361,7 +338,7 @@ def _csv(request: ReadRequest) -> Callable[[str, Batch, int], bytes]:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    text = as_json(value)
+    text = json_text(value)
     return value if isinstance(value, str) else text.strip('"')
 
 

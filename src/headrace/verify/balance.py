@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from headrace.model.texts import counted
-from headrace.verify.commits import CommitClaims, Role, declares_erasure, is_erasure
+from headrace.verify.commits import CommitClaims, Other, Role, declares_erasure, is_erasure
 from headrace.verify.data_files import FileFacts
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
 from headrace.verify.equations import RowCounts
-from headrace.verify.ledger import Other
 
 _COPIED_MS = 10_000
 """A commit file that is so much younger than its commit was copied here, and the data with it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from headrace.verify.checkpoint_history import Lineage, Pairs, StreamPartition
+from headrace.verify.checkpoints import Lineage, Pairs, StreamPartition
 from headrace.verify.coordinates import NamedColumns
 from headrace.verify.quarantine import Quarantine, Rejected
 from headrace.verify.source_range import Partition

@@ -8,7 +8,7 @@ from functools import reduce
 
 from headrace.model.texts import counted
 from headrace.verify.balance import Baseline, RowBalance, RowDelta
-from headrace.verify.checkpoint_history import Lineage
+from headrace.verify.checkpoints import Lineage
 from headrace.verify.commits import Batches, CommitClaims, Refresh
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import TableLog

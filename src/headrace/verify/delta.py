@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.model.names import TableName
-from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.checkpoints import CheckpointLog
+from headrace.verify.checkpoints import CheckpointLog, Lineage
 from headrace.verify.claims import Claim, Claims
 from headrace.verify.coordinates import (
     Columns,

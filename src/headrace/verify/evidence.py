@@ -9,19 +9,21 @@ from datetime import UTC, datetime
 
 from headrace.model.names import TableName
 from headrace.verify.balance import Baseline, RowBalance, build_balance, files_to_inspect
-from headrace.verify.checkpoint_history import Lineage, build_lineages
-from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
+from headrace.verify.checkpoints import CheckpointLog, Lineage, build_lineages, load_checkpoints
 from headrace.verify.commits import (
     PROPERTY_KIND,
     PROPERTY_PIPELINE,
     Batches,
     CommitClaims,
+    Ledger,
+    Other,
     Replay,
     build_claims,
+    load_folds,
+    load_losses,
 )
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
-from headrace.verify.ledger import Ledger, Other, load_folds, load_losses
 from headrace.verify.quarantine import Quarantine, load_quarantine
 from headrace.verify.source_range import Kinds
 from headrace.verify.stored import Storage, StoredPath

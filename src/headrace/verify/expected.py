@@ -104,8 +104,7 @@ def prove_missing(storage: Storage, expected: ExpectedTable) -> DatasetProof:
     """The report of a table that does not exist any more, or of a sink that has the rows in its place."""
     if expected.sink is not None:
         text = f"not checked: the {expected.sink} sink has the rows and the batches"
-        table = GradeReport(grade="counts", verdict="unjudged", text=text)
-        return DatasetProof(dataset=expected.name, kind="sink", version=-1, table=table)
+        return replace(prove_unread(expected.name, text), kind="sink")
     folder = storage.root.relative(str(storage.table(expected.name)))
     finding = Finding(
         code="TABLE_MISSING",
@@ -120,15 +119,17 @@ def prove_missing(storage: Storage, expected: ExpectedTable) -> DatasetProof:
     return replace(prove_unread(expected.name, "missing", finding), notes=(note,))
 
 
-def prove_unread(name: TableName, text: str, finding: Finding) -> DatasetProof:
-    """The report of a table that cannot be judged, because of a finding."""
-    table = GradeReport(grade="counts", verdict="refuted", text=text, findings=(finding,))
-    return DatasetProof(dataset=name, kind="unknown", version=-1, table=table)
-
-
-def prove_not_created(name: TableName) -> DatasetProof:
-    """The report of a table that a run is about to create."""
-    table = GradeReport(grade="counts", verdict="unjudged", text="not created yet", applies=False)
+def prove_unread(
+    name: TableName, text: str, finding: Finding | None = None, *, applies: bool = True
+) -> DatasetProof:
+    """The report of a table that cannot be judged, because of a finding if there is one."""
+    table = GradeReport(
+        grade="counts",
+        verdict="refuted" if finding else "unjudged",
+        text=text,
+        findings=(finding,) if finding else (),
+        applies=applies,
+    )
     return DatasetProof(dataset=name, kind="unknown", version=-1, table=table)
 
 

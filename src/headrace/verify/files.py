@@ -15,8 +15,7 @@ from typing import Any
 
 from headrace.model.folders import FileFolder
 from headrace.model.texts import counted
-from headrace.verify.checkpoint_history import Generation, Lineage
-from headrace.verify.checkpoints import IDENTITY, CheckpointLog, read_json
+from headrace.verify.checkpoints import IDENTITY, CheckpointLog, Generation, Lineage, read_json
 from headrace.verify.commits import Batches
 from headrace.verify.evidence import Evidence
 from headrace.verify.reader import Context, SourceReader

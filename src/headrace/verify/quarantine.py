@@ -15,7 +15,7 @@ import numpy as np
 from headrace.errors import first_line
 from headrace.model.texts import counted
 from headrace.verify.balance import RowBalance
-from headrace.verify.checkpoint_history import Lineage
+from headrace.verify.checkpoints import Lineage
 from headrace.verify.commits import Batches, Refresh, Replay, holds_replay, replay_transaction
 from headrace.verify.coordinates import NamedColumns
 from headrace.verify.delta_log import has_log

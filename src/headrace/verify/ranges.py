@@ -9,12 +9,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from headrace.model.texts import counted
-from headrace.verify.checkpoint_history import Generation, Lineage, Pairs
-from headrace.verify.commits import Batches
-from headrace.verify.ledger import Ledger
+from headrace.verify.checkpoints import Generation, Lineage, Pairs
+from headrace.verify.commits import Batches, Ledger
 from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import DeclaredRange, Partition, SourceRange, named
-from headrace.verify.spans import spans_text
+from headrace.verify.spans import Spans, spans_text
 
 
 class _Key(NamedTuple):
@@ -193,11 +192,11 @@ def _judge_offsets(
             end = high if low == end else end
         code, held = ("RANGE_MISSING", "no batch") if begin > end else ("RANGE_TWICE", "two batches")
         excused = [one.get(key, []) for one in ((lost, read) if begin > end else (repeats,)) if one]
-        span = [(min(begin, end), max(begin, end))]
+        span = Spans.of([(min(begin, end), max(begin, end))])
         if begin < end and is_whole:
             # Offsets that nobody has read before are read for the first time.
-            span = _less(span, _less(span, (read or {}).get(key, [])))
-        spans = _less(span, (pair for one in excused for pair in one))
+            span = span.less(span.less(Spans.of((read or {}).get(key, []))))
+        spans = span.less(Spans.of(pair for one in excused for pair in one)).pairs()
         if spans:
             text = f"{named(key)}: {spans_text(spans)} in {held}: {batch.name} starts at {begin}"
             found.find(code, text, **where, ranges=[list(pair) for pair in spans])
@@ -305,8 +304,8 @@ def _report(
             partitions.add((key, source.id_of(key)))
             offsets += end - low
     # How often offsets were read again, by one read of a query.
-    repeated = sum(_total(pairs) - _total(_merged(pairs)) for pairs in read.values())
-    losses = sum(map(_total, _unread(lineage, read).values()))
+    repeated = sum(one.total - one.merged().total for one in map(Spans.of, read.values()))
+    losses = sum(Spans.of(pairs).total for pairs in _unread(lineage, read).values())
     commits = sum(batch.last - batch.first + 1 for batch in lineage.batches)
     has_parts = any(source.coordinates is not None for source in lineage.sources)
     parts = [counted(len(partitions), "partition"), counted(offsets, "offset")] if has_parts else []
@@ -336,36 +335,5 @@ def _unread(lineage: Lineage, read: Mapping[_Key, Pairs]) -> dict[_Key, Pairs]:
     found: dict[_Key, Pairs] = {}
     for name, lost in lineage.declared("losses").items():
         pairs = (pair for key, pairs in read.items() if key[:2] == name for pair in pairs)
-        found[_Key(*name, 0)] = _less(lost, pairs)
+        found[_Key(*name, 0)] = Spans.of(lost).less(Spans.of(pairs)).pairs()
     return found
-
-
-def _merged(pairs: Iterable[tuple[int, int]]) -> Pairs:
-    """Each offset once, in order."""
-    found: Pairs = []
-    for low, high in sorted(pair for pair in pairs if pair[0] < pair[1]):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
-        else:
-            found.append((low, high))
-    return found
-
-
-def _less(pairs: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> Pairs:
-    """The offsets that are in none of the others, each once."""
-    left: Pairs = []
-    taken = _merged(others)
-    for start, end in _merged(pairs):
-        low = start
-        for first, last in taken:
-            if low < min(first, end):
-                left.append((low, min(first, end)))
-            low = max(low, last)
-        if low < end:
-            left.append((low, end))
-    return left
-
-
-def _total(pairs: Iterable[tuple[int, int]]) -> int:
-    """How many offsets, counted as often as they occur."""
-    return sum(high - low for low, high in pairs)

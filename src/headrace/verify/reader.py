@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from headrace.model.names import TableName
-from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.checkpoints import CheckpointLog
+from headrace.verify.checkpoints import CheckpointLog, Lineage
 from headrace.verify.claims import Claim, Claims, committed_spans
 from headrace.verify.coordinates import ANY, CoordinateReader
 from headrace.verify.evidence import Evidence

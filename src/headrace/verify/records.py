@@ -174,9 +174,7 @@ def _offsets_to_ask(
         return live
     asked = {}
     for key, spans in live.items():
-        layers = Layers.of(spans, table.at(key))
-        lacking = layers.where((layers.counts[0] > 0) & (layers.counts[1] < 1))
-        if lacking:
+        if lacking := spans.less(table.at(key)):
             asked[key] = lacking.merged(_REACH)
     return asked
 

@@ -80,6 +80,11 @@ class Spans:
         lasts = np.concatenate((breaks, [starts.size - 1]))
         return Spans(starts[firsts], ends[lasts])
 
+    def less(self, other: Spans) -> Spans:
+        """The offsets that are not in the other one, each once."""
+        layers = Layers.of(self, other)
+        return layers.where((layers.counts[0] > 0) & (layers.counts[1] == 0))
+
 
 @dataclass(frozen=True, eq=False)
 class Layers:

@@ -26,7 +26,7 @@ from headrace.plan.bounded import evaluate_ranges
 from headrace.project.pipeline import Pipeline
 from headrace.run.update import RunResult
 from headrace.runtime.broker import Broker, admin_client
-from headrace.sources.ranges import range_of
+from headrace.sources.registry import range_of
 from headrace.storage.locate import locate
 from proof.ledger import TIMEOUT_S, ProducerLedger, create_topic
 

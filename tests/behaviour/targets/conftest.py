@@ -18,9 +18,9 @@ from headrace.model.declarations import ExpectationCount
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.append import AppendTarget
+from headrace.sinks.delta.folding import SharedTable
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.replace import ReplaceTarget
-from headrace.sinks.delta.shared_tables import SharedTable
 from headrace.sinks.delta.table import read_state
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.target import (

@@ -14,7 +14,7 @@ from headrace.model.brokers import Reason
 from headrace.model.declarations import Sink
 from headrace.project.ingest_code import build_spec
 from headrace.runtime import places
-from headrace.runtime.broker_data import find_in_shared
+from headrace.runtime.broker_record import find_in_shared
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.kind import KIND
 

@@ -19,8 +19,15 @@ from decoded import files_with
 from headrace.maintain.condition import TableCondition
 from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, finish_erasure, load_erasure, record_erasure
-from headrace.maintain.holders import find_holders
-from headrace.maintain.pins import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
+from headrace.maintain.holders import (
+    Pin,
+    RegisteredReader,
+    add_pin,
+    add_reader,
+    find_holders,
+    remove_pins,
+    remove_reader,
+)
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName

@@ -15,7 +15,7 @@ from stores import on_disk
 from headrace.cli.main import build_output, run
 from headrace.declare.spec import load_project
 from headrace.maintain.health import find_lagging
-from headrace.maintain.pins import RegisteredReader, add_reader
+from headrace.maintain.holders import RegisteredReader, add_reader
 from headrace.project.pipeline import Pipeline
 from headrace.storage.locate import locate
 from read_table import ORDERS, ReadTable

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.maintain.policies import closed_before, partition_end
+from headrace.maintain.dataset_tables import closed_before, partition_end
 
 
 @pytest.mark.parametrize(

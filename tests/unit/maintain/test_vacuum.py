@@ -19,12 +19,14 @@ from headrace.maintain.condition import (
     choose_partitions,
     examine_table,
 )
-from headrace.maintain.holders import UNKNOWN, find_holders, lag_seconds
-from headrace.maintain.pins import (
+from headrace.maintain.holders import (
+    UNKNOWN,
     Pin,
     RegisteredReader,
     add_pin,
     add_reader,
+    find_holders,
+    lag_seconds,
     load_pins,
     load_readers,
     remove_pins,

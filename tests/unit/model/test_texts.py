@@ -1,10 +1,21 @@
-"""Durations from text to seconds, and back."""
+"""Durations from text to seconds, and back; values as text."""
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
 import pytest
 
-from headrace.model.texts import DAY_S, duration_text, parse_duration, parse_seconds, typed_duration, wrap
+from headrace.model.texts import (
+    DAY_S,
+    duration_text,
+    json_text,
+    parse_duration,
+    parse_seconds,
+    typed_duration,
+    wrap,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +79,9 @@ def test_commands_stay_whole() -> None:
 def test_columns_keep_their_gaps_and_styles_take_no_room() -> None:
     assert wrap("a   b   c", 20) == ["a   b   c"]
     assert wrap("\x1b[1mone\x1b[0m two", 7) == ["\x1b[1mone\x1b[0m two"]
+
+
+def test_json_keeps_what_floats_would_lose() -> None:
+    value = {"a": Decimal("12.10"), "at": datetime(2026, 1, 2, tzinfo=UTC), "b": [None, True, "ü", 1.5]}
+    assert json_text(value) == '{"a": 12.10, "at": "2026-01-02T00:00:00+00:00", "b": [null, true, "ü", 1.5]}'
+    assert json_text({"day": date(2026, 1, 2)}) == '{"day": "2026-01-02"}'

@@ -22,7 +22,7 @@ from headrace.model.events import (
 from headrace.model.names import TableName
 from headrace.model.ranges import OpaquePosition, SourceRange
 from headrace.model.table_events import ForeignCommitSeen
-from headrace.observe.events import event_from_json, event_to_json
+from headrace.observe.log import event_from_json, event_to_json
 
 NAME = TableName("sales", "orders")
 RANGE = SourceRange(

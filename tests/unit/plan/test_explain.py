@@ -39,11 +39,11 @@ from headrace.plan.stages import (
     RunFlowStage,
     TableRead,
 )
-from headrace.sources.answers import Found
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.kafka.position import COORDINATES
 from headrace.sources.kafka.source import KafkaSource
+from headrace.sources.requests import Found
 from headrace.sources.source import Source
 from headrace.storage.layout import Storage
 

@@ -17,7 +17,7 @@ from stores import At, on_disk
 
 from headrace.declare.spec import load_project
 from headrace.errors import PinInvalidError, TableUnknownError
-from headrace.maintain import scheduler, vacuuming
+from headrace.maintain import condition, scheduler
 from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.requests import find_requests, take_request
 from headrace.model.event_forms import Event
@@ -278,7 +278,7 @@ def test_a_vacuum_and_a_pin_at_once_see_each_other(
         return both
 
     step = "record_maintenance" if sees == "the vacuum" else "delete_stored"
-    monkeypatch.setattr(vacuuming, step, pin_first(getattr(vacuuming, step)))
+    monkeypatch.setattr(condition, step, pin_first(getattr(condition, step)))
     (result,) = maintenance.maintain([ORDERS])
     deleted = before - count_files(desk)
     if sees == "the vacuum":

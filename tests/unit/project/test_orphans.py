@@ -17,7 +17,7 @@ from stores import At, on_disk
 
 from headrace.declare.spec import load_project
 from headrace.errors import StorageUnreadableError, TableInUseError
-from headrace.maintain.pins import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
+from headrace.maintain.holders import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.sources.answers import SourceSeen
 from headrace.sources.kafka.reader import newest
+from headrace.sources.requests import SourceSeen
 
 
 def test_the_newest_records_are_spread_over_partitions() -> None:

@@ -21,7 +21,7 @@ from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange
 from headrace.run.failures import Failures, Reading
 from headrace.run.narrowing import RAISED
-from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.delta.facts import DeltaPosition
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.source import KafkaSource

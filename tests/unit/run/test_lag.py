@@ -10,7 +10,7 @@ import pytest
 from headrace.model.events import Backlog
 from headrace.run import reporting as lag_module
 from headrace.run.reporting import LagGauge
-from headrace.sources.answers import Lag
+from headrace.sources.requests import Lag
 
 KAFKA, FILES, TABLE = (cast(Any, SimpleNamespace(kind=kind, index=n)) for n, kind in enumerate("kft"))
 MEANS = {0: 100.0}

@@ -11,7 +11,7 @@ from headrace.model.events import FlowReconnected, FlowReconnecting
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.run.server_watch import ANSWER_S, INTERVAL_S, ServerWatch
-from headrace.sources.answers import Server
+from headrace.sources.requests import Server
 
 BRONZE = TableName("default", "bronze")
 FLOW = AppendFlow(name="bronze", target=BRONZE, query=PythonQuery(lambda: None, SourceLocation("a.py", 1)))

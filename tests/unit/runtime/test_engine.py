@@ -172,9 +172,9 @@ def test_a_command_says_why_it_could_not_use_the_engine(
 ) -> None:
     with listening(tmp_path / "socket", b'{"ok": false, "reason": "the engine has no session left"}\n'):
         record(choose(), tmp_path / "socket")
-        assert session._attach({}, None, None, None) is None
+        assert session._attach(session.SparkRequest("mine", {})) is None
     monkeypatch.setenv("HEADRACE_ENGINE", "off")
-    assert session._attach({}, None, None, None) is None, "nothing is to be said about this"
+    assert session._attach(session.SparkRequest("mine", {})) is None, "nothing is to be said about this"
     assert [one.levelname for one in caplog.records] == ["WARNING"]
     assert "the engine has no session left" in caplog.text
 
@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_engine(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("HEADRACE_ENGINE_DIR", str(tmp_path / "file" / "engines"))
-    assert session._attach({}, None, None, None) is None
+    assert session._attach(session.SparkRequest("mine", {})) is None
     assert "Not a directory" in caplog.text
     assert find_engines() == []
 

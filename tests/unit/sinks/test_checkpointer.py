@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from stores import At
 
-from headrace.sinks.delta import checkpointer
-from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sinks.delta import compaction
+from headrace.sinks.delta.compaction import LogCheckpointer
 
 
 def test_flows_that_commit_at_the_same_time_start_one_thread(
@@ -35,7 +35,7 @@ def test_flows_that_commit_at_the_same_time_start_one_thread(
                 super().start()
 
     log = LogCheckpointer(cast(Any, None), every=1)
-    monkeypatch.setattr(checkpointer.threading, "Thread", Thread)
+    monkeypatch.setattr(compaction.threading, "Thread", Thread)
     with ThreadPoolExecutor(2) as pool:
         offers = [pool.submit(log.offer, at(tmp_path / "t"), version) for version in (8, 9)]
         for offer in offers:

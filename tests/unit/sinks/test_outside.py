@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.model.counts import BatchCounts, sum_counts
 from headrace.model.declarations import Sink
-from headrace.sinks.registry import describe_sink
+from headrace.sinks.target import describe_sink
 from headrace.verify.equations import RowCounts
 
 

@@ -16,8 +16,14 @@ from headrace.sources.delta.source import DeltaSource
 from headrace.sources.files.source import FileSource
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.other.source import OtherSource
-from headrace.sources.ranges import range_of
-from headrace.sources.registry import RECORD, describe_record, kind_of, load_source, widest_coordinates
+from headrace.sources.registry import (
+    RECORD,
+    describe_record,
+    kind_of,
+    load_source,
+    range_of,
+    widest_coordinates,
+)
 from headrace.sources.source import Source
 
 HERE = SourceLocation("shop.py", 3)

@@ -13,7 +13,7 @@ from stores import At
 from headrace.errors import CheckpointCorruptError
 from headrace.model.names import TableName
 from headrace.sinks.delta.reader import DeltaCommits
-from headrace.sources.ranges import join_marks
+from headrace.sources.registry import join_marks
 from headrace.state.ledger import Ledger, compact
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_mark

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import CheckpointCorruptError
-from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.delta.facts import DeltaPosition
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.ranges import load_next_positions, load_ranges
+from headrace.sources.registry import load_next_positions, load_ranges
 from headrace.state.identity import SourceIdentity
 from headrace.state.offset_log import (
     LogState,

@@ -35,8 +35,7 @@ from headrace.storage.locate import locate, reach_s3
 from headrace.storage.location import Location, open_delta
 from headrace.storage.objects import ObjectFiles
 from headrace.storage.s3.access import S3Access
-from headrace.verify.stored import StoredPath
-from headrace.verify.systems import LOCAL, S3Buckets
+from headrace.verify.stored import LOCAL, S3Buckets, StoredPath
 from object_server import KEY, SECRET, ObjectServer, open_buckets
 from s3_proxy import S3Proxy
 

@@ -14,7 +14,7 @@ from headrace.maintain.checkpoints import find_problems, load_checkpoints, load_
 from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
 from headrace.maintain.requests import ask_flow, load_answer, take_request, withdraw_request
 from headrace.model.names import TableName
-from headrace.sources.files import lists, spark_log
+from headrace.sources.files import lists
 from headrace.sources.kafka import kind
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, load_query, write_checkpoint
 from headrace.state.kept_schemas import SchemaKey, load_schema
@@ -148,7 +148,7 @@ def test_a_healthy_file_is_not_taken_for_a_damaged_one(
         lambda: list(find_problems(flow)),
         lambda: load_schema(lake, key),
         lambda: lists._read(checkpoint / "f"),
-        lambda: list(spark_log._lines(checkpoint / "f")),
+        lambda: list(lists._lines(checkpoint / "f")),
         lambda: kind._initial_offsets(checkpoint, KAFKA),
     ]
     (flow,) = load_checkpoints(storage, lambda _: True)

@@ -24,8 +24,7 @@ from headrace.verify.proof import verify_pipeline
 from headrace.verify.report import DatasetProof, GradeReport, Proof
 from headrace.verify.source_range import Partition
 from headrace.verify.spans import Spans
-from headrace.verify.stored import StoredPath
-from headrace.verify.systems import LOCAL, LocalDisks
+from headrace.verify.stored import LOCAL, LocalDisks, StoredPath
 
 
 @dataclass

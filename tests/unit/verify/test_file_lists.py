@@ -174,7 +174,7 @@ def test_a_loss_must_have_been_written_down(files: FilesFlow, verify: Any) -> No
 
 
 def test_a_merged_entry_of_the_ledger_is_held_to_its_lists(files: FilesFlow, verify: Any) -> None:
-    from headrace.sources.ranges import join_marks
+    from headrace.sources.registry import join_marks
     from headrace.state.ledger import compact
 
     files.put("a", "b", "c")
@@ -194,7 +194,7 @@ def test_a_merged_entry_of_the_ledger_is_held_to_its_lists(files: FilesFlow, ver
 def test_a_merged_entry_of_the_ledger_that_reaches_into_the_log_is_held_to_its_lists(
     files: FilesFlow, verify: Any
 ) -> None:
-    from headrace.sources.ranges import join_marks
+    from headrace.sources.registry import join_marks
     from headrace.state.ledger import compact
 
     files.put("a", "b", "c")

@@ -15,7 +15,7 @@ from lake import HandFlow, Lake, LakeTable, rows
 
 from headrace.model.coordinates import RecordCoordinates
 from headrace.verify import registry
-from headrace.verify.checkpoint_history import Lineage
+from headrace.verify.checkpoints import Lineage
 from headrace.verify.evidence import Evidence
 from headrace.verify.proof import verify_pipeline
 from headrace.verify.reader import Extent, Found, SourceReader, SourceRecord

@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError, ProfileUnknownError, SpecAmbiguousErr
 from headrace.model.brokers import BrokerChoice
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker, BrokerStatus, topic_unknown
-from headrace.runtime.broker_data import find_in_shared, has_data
+from headrace.runtime.broker_record import find_in_shared, has_data
 from headrace.runtime.fetch import ensure_jars
 
 

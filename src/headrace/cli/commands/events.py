@@ -15,7 +15,7 @@ from rich.text import Text
 from headrace.cli.options import POSITIVE, complete_dataset, option, read_moment
 from headrace.cli.output import Result, with_version
 from headrace.cli.verb import Invocation, verb
-from headrace.observe.event_reading import EventFilter, EventLevel, LoggedEvent, follow_events, read_events
+from headrace.observe.event_table import EventFilter, EventLevel, LoggedEvent, follow_events, read_events
 
 if TYPE_CHECKING:
     from headrace.observe.quality import DatasetQuality, ExpectationQuality, Quality

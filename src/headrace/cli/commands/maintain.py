@@ -17,7 +17,7 @@ from headrace.model.texts import counted, duration_text
 from headrace.run.stop import StopSignal
 
 if TYPE_CHECKING:
-    from headrace.maintain.pins import RegisteredReader
+    from headrace.maintain.holders import RegisteredReader
     from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 
 _STEPS = ("optimize", "vacuum", "log", "checkpoints")

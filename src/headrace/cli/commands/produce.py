@@ -20,7 +20,7 @@ from headrace.cli.verb import Invocation, verb
 from headrace.errors import OffsetUnknownError, TopicNotFoundError
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker
-from headrace.runtime.broker_data import find_in_shared
+from headrace.runtime.broker_record import find_in_shared
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.consumer import Start, TopicReader, TopicRecord
 

@@ -20,7 +20,7 @@ import psutil
 from headrace.errors import DemoDriverError
 from headrace.model.event_forms import Event
 from headrace.model.names import TableName
-from headrace.observe.events import event_from_json
+from headrace.observe.log import event_from_json
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger

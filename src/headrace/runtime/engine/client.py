@@ -29,9 +29,8 @@ from headrace.runtime.engine.record import (
     engine_folder,
     load_record,
     load_records,
-    write_private,
 )
-from headrace.runtime.places import logs_folder
+from headrace.runtime.places import logs_folder, replace_file
 from headrace.runtime.processes import start_detached
 
 _ANSWER_S = 1.0
@@ -264,7 +263,7 @@ def _start(key: str, choice: EngineChoice, meanwhile: Callable[[], None]) -> Eng
         "jars": [str(jar) for jar in choice.storage.own_jars],
         "log": str(log),
     }
-    write_private(request, json.dumps(asked))
+    replace_file(request, json.dumps(asked), is_private=True)
     try:
         command = [sys.executable, "-m", f"{__package__}.server", str(request)]
         environment = {key: value for key, value in os.environ.items() if belongs_to_jvm(key)}

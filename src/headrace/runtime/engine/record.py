@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
-import secrets
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.places import ENGINE_VARIABLE, cache_folder, chosen_folder
+from headrace.runtime.places import ENGINE_VARIABLE, cache_folder, chosen_folder, replace_file
 
 LOCK_FILE = "held"
 """The name of the file with a command's process id that an engine holds locked, one for each command."""
@@ -31,7 +29,7 @@ class EngineRecord:
 
     def save(self) -> None:
         """Writes the record; a reader finds all of it or nothing."""
-        write_private(record_path(self.key), json.dumps(asdict(self)))
+        replace_file(record_path(self.key), json.dumps(asdict(self)), is_private=True)
 
     def remove(self) -> None:
         if load_record(self.key) == self:
@@ -71,20 +69,6 @@ def load_records() -> Iterator[EngineRecord]:
     for path in paths:
         if (record := load_record(path.stem)) is not None:
             yield record
-
-
-def write_private(path: Path, text: str) -> None:
-    """Writes a file with mode 0600 at once."""
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        new.rename(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
 
 
 @dataclass

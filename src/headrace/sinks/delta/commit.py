@@ -15,21 +15,19 @@ from headrace.model.counts import BatchCounts
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.delta.confirm import (
-    confirm_batch,
-    confirm_statement,
-    confirm_version,
-    find_version,
-    known_version,
-    run_until_held,
-)
 from headrace.sinks.delta.row_states import change_rows, replaying_rows
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, FENCED_PROPERTY, REFRESHING_PROPERTY, delta_log
 from headrace.sinks.delta.transaction import (
     WrittenFiles,
+    confirm_batch,
+    confirm_statement,
+    confirm_version,
+    find_version,
     held_batch,
     iterate,
+    known_version,
     prepend,
+    run_until_held,
     scala_list,
     start_transaction,
     table_of,

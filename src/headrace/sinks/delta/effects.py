@@ -25,25 +25,12 @@ HELD_ROWS = "__headrace_held_rows"
 """The column with the number of rows that the table has where it may have one."""
 HELD_AT = "__headrace_held_at"
 """The column with the position of the table's row; NULL if there is none, or if positions cannot be used."""
-_DELETED, _UPSERT, _HELD, _DEAD, _VALUE, _ORDER = (
-    "__headrace_deleted",
-    "__headrace_upsert",
-    "__headrace_held",
-    "__headrace_dead",
-    "__headrace_value_",
-    "__headrace_order",
+_DELETED, _UPSERT, _HELD, _DEAD, _VALUE, _ORDER, _HELD_AT, _IS_HELD_ALIVE = (
+    f"__headrace_{name}"
+    for name in ("deleted", "upsert", "held", "dead", "value_", "order", "row_at", "is_held_alive")
 )
-_HELD_AT, _IS_HELD_ALIVE, _IS_NEWER, _NEWEST_AT = (
-    "__headrace_row_at",
-    "__headrace_is_held_alive",
-    "__headrace_is_newer",
-    "__headrace_newest_at",
-)
-_SINCE, _IS_LEFT, _IS_TAKEN, _AGE = (
-    "__headrace_since_",
-    "__headrace_is_left_",
-    "__headrace_is_taken_",
-    "__headrace_age_",
+_IS_NEWER, _NEWEST_AT, _SINCE, _IS_LEFT, _IS_TAKEN, _AGE = (
+    f"__headrace_{name}" for name in ("is_newer", "newest_at", "since_", "is_left_", "is_taken_", "age_")
 )
 
 

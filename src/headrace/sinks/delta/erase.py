@@ -8,9 +8,8 @@ from typing import Any
 
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import session_settings
-from headrace.sinks.delta.confirm import run_until_held
 from headrace.sinks.delta.table import delta_log
-from headrace.sinks.delta.transaction import scala_list
+from headrace.sinks.delta.transaction import run_until_held, scala_list
 from headrace.storage.location import Location
 from headrace.storage.table_log import CLOSES, erased_since
 

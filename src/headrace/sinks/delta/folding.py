@@ -1,22 +1,30 @@
-"""Small files of a table with changes by key are folded between two batches.
+"""What the flows of one process share that apply changes to one table.
 
-Each batch adds a file, and deletes rows of all files that have its keys: many files make the batch slow.
+Small files of the table are folded between two batches. Each batch adds a file, and deletes rows of all files
+that have its keys: many files make the batch slow.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from headrace.model.maintenance import TablePolicy, count_foldable
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.compaction import Maintenance, compact_files
 from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
+from headrace.sinks.delta.key_index import IndexMemory
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
 from headrace.storage.table_log import commits_since_compaction
+
+if TYPE_CHECKING:
+    from headrace.sinks.delta.table_index import TableIndex
+
 
 _LOG = logging.getLogger(__name__)
 _LIMIT_S = 30.0
@@ -111,3 +119,32 @@ def _policy(
     # `MaintenanceScheduler` compacts closed partitions.
     is_by_partition = snapshot.metadata().partitionColumns().nonEmpty()
     return None if policy.closed_partitions is not None and is_by_partition else policy
+
+
+class SharedTable:
+    """What the flows of one process share that apply changes to one table. `memory`: the memory of the
+    indexes of all tables. `listed`: the numbers of files and deleted rows when the table's files were last
+    listed."""
+
+    def __init__(self, memory: IndexMemory | None = None) -> None:
+        self.memory = IndexMemory() if memory is None else memory
+        self.turn = threading.Lock()
+        self.index: TableIndex | None = None
+        self.listed = ListedFiles()
+
+
+class SharedTables:
+    """The shared state of each table, for as long as a flow writes to it."""
+
+    def __init__(self) -> None:
+        self._tables: WeakValueDictionary[str, SharedTable] = WeakValueDictionary()
+        self._making = threading.Lock()
+        self._memory = IndexMemory()
+
+    def of(self, path: Location) -> SharedTable:
+        """The state of a table, by its folder."""
+        with self._making:
+            table = self._tables.get(str(path))
+            if table is None:
+                table = self._tables[str(path)] = SharedTable(self._memory)
+            return table

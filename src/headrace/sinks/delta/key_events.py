@@ -100,11 +100,7 @@ NEW_ROWS, NEW_HIDDEN = "__headrace_new_rows", "__headrace_new_hidden"
 UPDATING, DELETING = "__headrace_updating", "__headrace_deleting"
 """The columns with the number of records that change a row in place, and that end a row."""
 _EDGES, _STEPS, _EDGE, _JOINS, _NEXT = (
-    "__headrace_edges",
-    "__headrace_steps",
-    "__headrace_edge",
-    "__headrace_joins",
-    "__headrace_next",
+    f"__headrace_{name}" for name in ("edges", "steps", "edge", "joins", "next")
 )
 _STARTS, _ENDS = "__headrace_starts", "__headrace_ends"
 

@@ -16,9 +16,8 @@ from headrace.sinks.delta.append import FlowTable
 from headrace.sinks.delta.commit import commit_batch, commit_merge
 from headrace.sinks.delta.data_files import FILE, ROW, NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
-from headrace.sinks.delta.folding import fold_unlisted
+from headrace.sinks.delta.folding import SharedTable, fold_unlisted
 from headrace.sinks.delta.placed_rows import FoundRows, PlacedRows, check_positions
-from headrace.sinks.delta.shared_tables import SharedTable
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import (

@@ -20,9 +20,10 @@ from headrace.sinks.delta.data_files import (
     collect,
     find_positions,
     list_files,
+    mask_rows,
     read_files,
+    with_only_rows,
 )
-from headrace.sinks.delta.deletion_vectors import mask_rows, with_only_rows
 from headrace.sinks.delta.folding import fold_files
 from headrace.sinks.delta.key_index import Entries, Unsigned
 from headrace.sinks.delta.table_index import TableIndex

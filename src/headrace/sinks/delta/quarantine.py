@@ -13,9 +13,8 @@ from typing import Any
 
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_quarantine, fence_rows, replace_quarantine, replace_rejected
-from headrace.sinks.delta.confirm import run_until_held
 from headrace.sinks.delta.table import delta_log, forget_snapshot, no_log
-from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
+from headrace.sinks.delta.transaction import held_batch, run_until_held, start_transaction, write_files
 from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp, RefreshStamp
 from headrace.state.facts import FENCED

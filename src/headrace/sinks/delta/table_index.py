@@ -23,8 +23,8 @@ from headrace.sinks.delta.data_files import (
     list_files,
     position_columns,
     read_files,
+    with_only_rows,
 )
-from headrace.sinks.delta.deletion_vectors import with_only_rows
 from headrace.sinks.delta.key_index import BYTES_PER_KEY, NO_ROW, UNKNOWN, Entries, KeyIndex, Signed, Unsigned
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles
@@ -35,7 +35,7 @@ from headrace.storage.location import Location
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.sinks.delta.shared_tables import SharedTable
+    from headrace.sinks.delta.folding import SharedTable
 
 _ROWS_AT_ONCE = 4_000_000
 _COPIES = 2

@@ -1,4 +1,9 @@
-"""Delta's own transaction in the JVM: started, asked which batch the table holds, and fed with files."""
+"""Delta's own transaction in the JVM: started, asked which batch the table holds, and fed with files. Makes
+sure that a commit is part of its table.
+
+While a process stands still, the versions after the one that it has read can be cleaned out of the log. Delta
+then writes one of their files again, and reports success.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.errors import STORE_FAILURES, CommitLostError
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.delta.table import delta_log, read_scala
+from headrace.sinks.delta.table import delta_log, forget_snapshot, read_scala
+from headrace.sinks.protocol import fenced
+from headrace.sinks.target import BatchStamp
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
-from headrace.storage.table_log import logged_batch
+from headrace.storage.table_log import commit_file, find_commit, is_followed, logged_batch, stray_versions
+from headrace.storage.table_snapshot import is_part, load_held_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,3 +100,92 @@ def scala_list(jvm: Any, items: Iterable[Any] = ()) -> Any:
     for item in items:
         values.add(item)
     return jvm.scala.jdk.javaapi.CollectionConverters.asScala(values).toList()
+
+
+def known_version(spark: SparkSession, table: Location) -> int:
+    """A version before the one that a statement will read."""
+    return int(delta_log(spark, table).unsafeVolatileSnapshot().version())
+
+
+def confirm_statement(
+    spark: SparkSession, table: Location, known: int, stamp: BatchStamp, metadata: Mapping[str, Any]
+) -> int:
+    """The version that holds a batch after a public statement of Delta."""
+    commit = find_commit(table, known, lambda one: one.transactions.get(stamp.checkpoint) == stamp.batch)
+    if commit is not None and commit.metadata != metadata:
+        raise fenced(stamp)
+    return confirm_batch(spark, table, known, None if commit is None else commit.version, stamp)
+
+
+def confirm_batch(
+    spark: SparkSession, table: Location, known: int, version: int | None, stamp: BatchStamp
+) -> int:
+    """Make sure that a batch is part of the table, and return the version of its commit. `known`: a version
+    of the table before the commit."""
+    if version is not None and is_followed(table, known):
+        return version
+    what = f"batch {stamp.batch} of flow {stamp.flow}"
+    try:
+        held = load_held_batch(table, stamp.checkpoint)
+    except STORE_FAILURES:
+        raise
+    except (OSError, ValueError) as error:
+        forget_snapshot(spark, table)
+        raise _lost(table, version, what) from error
+    if version is not None and held == stamp.batch:
+        return version
+    forget_snapshot(spark, table)
+    if held >= stamp.batch:
+        raise fenced(stamp)
+    if version is not None:
+        # No reader may ever take it for a commit of the table.
+        commit_file(table, version).delete()
+    raise _lost(table, version, what)
+
+
+def confirm_version(spark: SparkSession, table: Location, known: int, version: int, what: str) -> int:
+    """Make sure that a commit without a transaction id is part of the table, and return its version."""
+    if not is_part(table, known, version):
+        forget_snapshot(spark, table)
+        raise _lost(table, version, what)
+    return version
+
+
+def run_until_held(spark: SparkSession, table: Location, statement: str) -> int:
+    """Run a statement of Delta that changes nothing the second time, until its commit is part of the table.
+    Returns the number of rows that it has changed; 0 if Delta does not tell."""
+    changed = 0
+    while True:
+        known = known_version(spark, table)
+        (done,) = spark.sql(statement).collect()
+        changed = max(changed, int(done.asDict().get("num_affected_rows", 0)))
+        if is_followed(table, known):
+            return changed
+        for version in stray_versions(table):
+            if version > known:
+                commit_file(table, version).delete()
+        forget_snapshot(spark, table)
+
+
+def _lost(table: Location, version: int | None, what: str) -> CommitLostError:
+    return CommitLostError(
+        f"the commit of {what} is not part of the table {table.name}",
+        facts=(
+            f"table {table}" + ("" if version is None else f", version {version}"),
+            "the log was cleaned while this process stood still; nothing of the commit is visible",
+        ),
+        remedies=("run again:   headrace run",),
+        params={"dataset": str(table), "version": version},
+    )
+
+
+def find_version(
+    spark: SparkSession, table: Location, known: int, metadata: Mapping[str, Any], what: str
+) -> int:
+    """The version of a commit with this metadata after a public statement of Delta."""
+    written = json.loads(json.dumps(metadata))
+    commit = find_commit(table, known, lambda one: one.metadata == written)
+    if commit is None:
+        forget_snapshot(spark, table)
+        raise _lost(table, None, what)
+    return confirm_version(spark, table, known, commit.version, what)

@@ -15,19 +15,25 @@ from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
-from headrace.sources.answers import Lag, Seed
-from headrace.sources.delta.facts import MEANINGS, DeltaFacts, log_expired, rewritten
-from headrace.sources.delta.position import DeltaPosition, TableFiles, versions_of_files
-from headrace.sources.delta.reader import DELTA_MAX_BYTES_PER_TRIGGER, DeltaReader
-from headrace.sources.delta.starting import (
+from headrace.sources.delta.facts import (
+    MEANINGS,
+    DeltaFacts,
+    DeltaPosition,
+    TableFiles,
+    log_expired,
+    rewritten,
+    versions_of_files,
+)
+from headrace.sources.delta.reader import (
+    DELTA_MAX_BYTES_PER_TRIGGER,
     ERASURES_ONLY,
+    DeltaReader,
     check_table_start,
     reads_feed,
     skips_changes,
     starting_version,
 )
-from headrace.sources.guard import Guard
-from headrace.sources.kind import SourceKind
+from headrace.sources.kind import Guard, SourceKind
 from headrace.sources.limits import Meter, Taken
 from headrace.sources.parts import (
     FILE_RECORD,
@@ -40,7 +46,7 @@ from headrace.sources.parts import (
     file_uri,
     range_of,
 )
-from headrace.sources.requests import SourceRead
+from headrace.sources.requests import Lag, Seed, SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts

@@ -11,7 +11,6 @@ from headrace.model.declarations import RESCUED
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import frame_of_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, DataFrameReader, F, SparkSession, StructType, T
-from headrace.sources.files.header_errors import repeated_name
 from headrace.sources.files.headers import (
     HeaderGroup,
     HeaderRules,
@@ -22,6 +21,7 @@ from headrace.sources.files.headers import (
     find_repeated,
     header_splitter,
     lay_out,
+    repeated_name,
 )
 
 _METADATA = "_metadata"

@@ -26,7 +26,6 @@ from headrace.sources.bad_records import schema_mark
 from headrace.sources.files.bad_files import explain_bad_file, file_relations, relation_options
 from headrace.sources.files.by_header import find_groups, header_schema
 from headrace.sources.files.facts import FilePosition, folder_of_source
-from headrace.sources.files.header_errors import misplaced_column
 from headrace.sources.files.headers import (
     HEADERS_OPTION,
     HeaderRules,
@@ -35,10 +34,20 @@ from headrace.sources.files.headers import (
     find_misplaced,
     has_header,
     header_splitter,
+    misplaced_column,
 )
-from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_files
-from headrace.sources.files.spark_log import SeenFiles, find_earlier, last_entry, load_entries, load_seen
-from headrace.sources.guard import FlowRun, Guard
+from headrace.sources.files.lists import (
+    FileLists,
+    ReadFile,
+    SeenFiles,
+    covers,
+    describe_files,
+    find_earlier,
+    last_entry,
+    load_entries,
+    load_seen,
+)
+from headrace.sources.kind import FlowRun, Guard
 from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 from headrace.storage.locate import locate

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.errors import ArgumentInvalidError, did_you_mean
+from headrace.errors import did_you_mean
 from headrace.sources.bad_records import SCHEMA_NUMBER, VALUE_LIMIT
+from headrace.sources.decoders import invalid_argument
 from headrace.sources.files.headers import HEADERS_OPTION
 from headrace.sources.requests import ADAPTIVE, KnownOptions
 
@@ -25,20 +26,11 @@ STREAM_OPTIONS: Final = (
     *("sourceArchiveDir", "maxCachedFiles", "discardCachedInputRatio", *_CHOOSING),
 )
 _TIMES = (
-    "dateFormat",
-    "timestampFormat",
-    "timestampNTZFormat",
-    "timeZone",
-    "locale",
+    *("dateFormat", "timestampFormat", "timestampNTZFormat", "timeZone", "locale"),
     "enableDateTimeParsingFallback",
 )
 _RECORDS = (
-    "mode",
-    "columnNameOfCorruptRecord",
-    "multiLine",
-    "encoding",
-    "charset",
-    "lineSep",
+    *("mode", "columnNameOfCorruptRecord", "multiLine", "encoding", "charset", "lineSep"),
     "samplingRatio",
 )
 _FORMAT_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -111,10 +103,7 @@ def check_options(
             continue
         meant = did_you_mean(name, known)
         if not passes_unknown or meant or "." in name or name.lower() in _WITH_EFFECT:
-            raise ArgumentInvalidError(
-                f"{call}: {format} files have no option `{name}`",
-                remedies=meant or ("leave it out",),
-                params={"argument": "options", "option": name},
-            )
+            problem, remedies = f"{format} files have no option `{name}`", meant or ("leave it out",)
+            raise invalid_argument(call, "options", problem, *remedies, option=name)
         passed.append(name)
     return passed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal, get_args
 
-from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
+from headrace.errors import FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import RESCUED, Drift
 from headrace.model.folders import FileFolder, plain_path
 from headrace.model.notes import nearest_path
@@ -30,7 +30,7 @@ from headrace.sources.bad_records import (
     RecordRules,
 )
 from headrace.sources.decimals import DecimalReader, has_decimals
-from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
+from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder, invalid_argument
 from headrace.sources.files.by_header import find_groups
 from headrace.sources.files.headers import HeaderGroup, HeaderRules, has_header
 from headrace.sources.files.options import BASE_PATH, FORMAT_OPTION, LINE_OPTIONS, STREAM_OPTIONS
@@ -70,11 +70,11 @@ row. By default it ignores the header, and parses only the columns that the quer
 def check_format(format: str) -> None:
     formats = get_args(FileFormat)
     if format not in formats:
-        raise ArgumentInvalidError(
-            f"read_files: format={format!r} is not one of {', '.join(formats)}",
-            remedies=did_you_mean(format, formats),
-            params={"argument": "format", "value": format},
+        problem, remedies = (
+            f"format={format!r} is not one of {', '.join(formats)}",
+            did_you_mean(format, formats),
         )
+        raise invalid_argument("read_files", "format", problem, *remedies, value=format)
 
 
 def check_folder(folder: FileFolder) -> None:
@@ -292,10 +292,9 @@ def _choose_decoder(
     if format == "json" and schema is not None:
         if _CORRUPT in schema.fieldNames() or any(name.lower() in _NATIVE_JSON for name in options):
             if drift is not None and not drift.is_default:
-                raise ArgumentInvalidError(
-                    f"read_files: drift does not work with {_SPARKS_JSON}",
-                    remedies=("remove drift, or the options that need Spark's reader, such as multiLine",),
-                    params={"argument": "drift"},
+                remedy = "remove drift, or the options that need Spark's reader, such as multiLine"
+                raise invalid_argument(
+                    "read_files", "drift", f"drift does not work with {_SPARKS_JSON}", remedy
                 )
             return choose_decoder("read_files", _SPARKS_JSON, None, invalid_utf8)
         fields = T.StructType([field for field in schema.fields if field.name not in partitions])
@@ -373,21 +372,15 @@ def _check_schema(schema: StructType, partitions: tuple[str, ...]) -> None:
     names = schema.fieldNames()
     for name in ("_source", "_metadata"):
         if name in names:
-            raise ArgumentInvalidError(
-                f"read_files: the schema has a column `{name}`; read_files adds a column of this name",
-                remedies=("read the files with spark.readStream, and rename the column",),
-                params={"argument": "schema", "column": name},
-            )
+            problem = f"the schema has a column `{name}`; read_files adds a column of this name"
+            remedy = "read the files with spark.readStream, and rename the column"
+            raise invalid_argument("read_files", "schema", problem, remedy, column=name)
     missing = [name for name in partitions if name not in names]
     if missing:
-        raise ArgumentInvalidError(
-            f"read_files: folders are named {missing[0]}=.., but the schema has no column `{missing[0]}`",
-            remedies=(
-                f"add it to the schema: {missing[0]} STRING",
-                "or set recursive=True: folder names are not columns then",
-            ),
-            params={"argument": "schema", "column": missing[0]},
-        )
+        problem = f"folders are named {missing[0]}=.., but the schema has no column `{missing[0]}`"
+        add = f"add it to the schema: {missing[0]} STRING"
+        otherwise = "or set recursive=True: folder names are not columns then"
+        raise invalid_argument("read_files", "schema", problem, add, otherwise, column=missing[0])
 
 
 def inference_failed(error: Exception, folder: FileFolder, format: str) -> HeadraceError:

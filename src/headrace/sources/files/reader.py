@@ -12,7 +12,6 @@ from urllib.parse import unquote, urlparse
 from headrace.errors import SourceLocation
 from headrace.model.folders import FileFolder
 from headrace.runtime.lazy_pyspark import DataFrame
-from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.files.by_header import HeaderedFiles, find_groups
 from headrace.sources.files.headers import HeaderRules
 from headrace.sources.files.options import FORMAT_OPTION, SPARKS_OPTIONS
@@ -22,8 +21,10 @@ from headrace.sources.requests import (
     Reader,
     ReaderDefaults,
     ReadRequest,
+    Sample,
     Sampling,
     SourceRead,
+    SourceSeen,
     unsupported,
 )
 from headrace.storage.locate import locate_supported

@@ -14,25 +14,28 @@ from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
+from headrace.runtime.gateway import quiet
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
-from headrace.runtime.quiet import quiet
-from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.bad_records import SCHEMA_MARK
 from headrace.sources.files.by_header import HeaderedFiles, find_groups
 from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.headers import HeaderGroup, HeaderRules
 from headrace.sources.files.lists import (
+    COMPACT_INTERVAL,
     FileLists,
     ReadFile,
     are_whole,
     describe_files,
     join_descriptions,
+    last_entry,
+    load_entries,
+    load_seen,
     seed_list,
+    seed_log,
 )
 from headrace.sources.files.options import FORMAT_OPTION
 from headrace.sources.files.reader import FILES_MAX_AGE, FORMATS, FilesReader
-from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
 from headrace.sources.limits import Meter, Taken
 from headrace.sources.parts import (
@@ -46,7 +49,7 @@ from headrace.sources.parts import (
     range_of,
     row_number,
 )
-from headrace.sources.requests import SourceRead
+from headrace.sources.requests import Found, Lag, Seed, SourceRead, Unrecoverable
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts

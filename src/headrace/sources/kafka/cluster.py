@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError, did_you_mean
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.broker_data import find_in_shared
+from headrace.runtime.broker_record import find_in_shared
 from headrace.runtime.kafka_client import ClientErrors, confluent, confluent_admin, connection_errors
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.kafka.record_marks import RecordMarks

@@ -9,10 +9,9 @@ from functools import reduce
 from operator import and_
 from typing import Final, Literal, cast, get_args
 
-from headrace.errors import ArgumentInvalidError
 from headrace.runtime.lazy_pyspark import Column, DataType, DecimalType, F, StructField, StructType, T
 from headrace.sources.decimals import exact_decimal
-from headrace.sources.decoders import Decoder, InvalidUtf8, JsonDecoder, check_choice
+from headrace.sources.decoders import Decoder, InvalidUtf8, JsonDecoder, check_choice, invalid_argument
 
 TimestampUnit = Literal["millis", "micros", "nanos"]
 """The unit of numbers in TIMESTAMP columns."""
@@ -75,18 +74,12 @@ class DebeziumDecoder(Decoder):
             T.StructField(one.name, T.VariantType()) if _is_ambiguous(one.dataType) else one
             for one in self.schema.fields
         ]
-        event = T.StructType(
-            [
-                T.StructField("before", T.StructType(read)),
-                T.StructField("after", T.StructType(read)),
-                T.StructField("source", T.StructType.fromDDL(_SOURCE)),
-                T.StructField("op", T.StringType()),
-            ]
-        )
-        around = [T.StructField("payload", event)]
+        row, source = T.StructType(read), T.StructType.fromDDL(_SOURCE)
+        event = T.StructType().add("before", row).add("after", row).add("source", source).add("op", "string")
+        whole = T.StructType([*event.fields]).add("payload", event)
         if any(_is_ambiguous(one.dataType) for one in self.schema.fields):
-            around.append(T.StructField("schema", T.StructType.fromDDL(_SCHEMA_PART)))
-        return T.StructType([*event.fields, *around])
+            whole = whole.add("schema", T.StructType.fromDDL(_SCHEMA_PART))
+        return whole
 
     def _flatten(self, record: Column) -> Column:
         bare = F.struct(*(record[name].alias(name) for name in ENVELOPE))
@@ -184,9 +177,7 @@ def build_debezium_decoder(
         remedy = f"the options are: {', '.join(_OPTIONS)}"
     if schema is None or problem is not None:
         argument = "schema" if unknown is None else "format_options"
-        raise ArgumentInvalidError(
-            f"{call}: {problem}", remedies=(str(remedy),), params={"argument": argument}
-        )
+        raise invalid_argument(call, argument, str(problem), str(remedy))
     for name, allowed in _OPTIONS.items():
         check_choice(call, name, options.get(name), (*allowed, None))
     unit, decimals = (options.get(name) for name in _OPTIONS)

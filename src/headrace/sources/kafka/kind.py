@@ -24,9 +24,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
-from headrace.sources.answers import Lag, Unrecoverable
 from headrace.sources.bad_records import SCHEMA_MARK, schema_mark
-from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.kafka.avro_decoder import UNKNOWN_ID
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import (
@@ -45,8 +43,9 @@ from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
-from headrace.sources.kind import FailedQuery, SourceKind
+from headrace.sources.kind import FailedQuery, FlowRun, Guard, SourceKind
 from headrace.sources.parts import Part
+from headrace.sources.requests import Lag, Unrecoverable
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts

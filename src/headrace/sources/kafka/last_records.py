@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 from headrace.errors import OffsetsReusedError, SourceLocation
 from headrace.model.ranges import RecordMark, SourceRange
+from headrace.model.texts import moment_text
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Marks, Partition
@@ -126,7 +126,7 @@ def offsets_reused(
 
 
 def _difference(reused: ReusedOffset) -> str:
-    read_at = _shown(reused.read.mark.timestamp_ms)
+    read_at = moment_text(reused.read.mark.timestamp_ms)
     if reused.now is None:
         return (
             f"the record that was read has the timestamp {read_at}; the log begins before it, the topic is "
@@ -136,7 +136,7 @@ def _difference(reused: ReusedOffset) -> str:
         return f"both records have the timestamp {read_at}, and another key or value"
     return (
         f"the record that was read has the timestamp {read_at}; "
-        f"the broker's record has {_shown(reused.now.timestamp_ms)}"
+        f"the broker's record has {moment_text(reused.now.timestamp_ms)}"
     )
 
 
@@ -231,11 +231,3 @@ def _latest(
         if inside:
             last[place] = LastRecord(max(inside), marks[max(inside)])
     return last
-
-
-def _shown(timestamp_ms: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{timestamp_ms} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d} UTC"

@@ -24,7 +24,14 @@ from headrace.sources.bad_records import (
     RecordRules,
     TombstoneRule,
 )
-from headrace.sources.decoders import Decoder, InvalidUtf8, build_csv_decoder, check_choice, choose_decoder
+from headrace.sources.decoders import (
+    Decoder,
+    InvalidUtf8,
+    build_csv_decoder,
+    check_choice,
+    choose_decoder,
+    invalid_argument,
+)
 from headrace.sources.kafka.avro_decoder import AvroDecoder
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.debezium import build_debezium_decoder
@@ -110,11 +117,8 @@ class KafkaRead:
         if self.format == "debezium":
             return build_debezium_decoder("read_kafka", self.schema, self.invalid_utf8, **self.format_options)
         if self.format_options:
-            raise ArgumentInvalidError(
-                f"read_kafka: format_options work with csv and debezium, not with {self.format}",
-                remedies=("remove format_options",),
-                params={"argument": "format_options"},
-            )
+            problem = f"format_options work with csv and debezium, not with {self.format}"
+            raise invalid_argument("read_kafka", "format_options", problem, "remove format_options")
         if self.avro is not None:
             return self.avro
         return choose_decoder("read_kafka", self.format, self.schema, self.invalid_utf8, drift=self.drift)
@@ -179,11 +183,8 @@ def _connection(
 def _starting(offsets: StartingOffsets, timestamp: datetime | str | None) -> dict[str, str]:
     if timestamp is not None:
         if offsets != "earliest":
-            raise ArgumentInvalidError(
-                "read_kafka: starting_timestamp and starting_offsets cannot both be set",
-                remedies=("remove one of them",),
-                params={"argument": "starting_timestamp"},
-            )
+            problem = "starting_timestamp and starting_offsets cannot both be set"
+            raise invalid_argument("read_kafka", "starting_timestamp", problem, "remove one of them")
         return {
             "startingTimestamp": str(_milliseconds(timestamp)),
             "startingOffsetsByTimestampStrategy": "latest",
@@ -218,16 +219,13 @@ def _milliseconds(moment: datetime | str) -> int:
         zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
         return int(zoned.timestamp() * 1000)
     except (ValueError, AttributeError, OverflowError) as error:
-        raise ArgumentInvalidError(
-            f"read_kafka: starting_timestamp={moment!r} is not a time",
-            remedies=('use a datetime, or text such as "2026-11-20T08:00:00+01:00"',),
-            params={"argument": "starting_timestamp", "value": str(moment)},
-        ) from error
+        problem = f"starting_timestamp={moment!r} is not a time"
+        remedy = 'use a datetime, or text such as "2026-11-20T08:00:00+01:00"'
+        value = str(moment)
+        raise invalid_argument("read_kafka", "starting_timestamp", problem, remedy, value=value) from error
 
 
 def _not_offsets(value: Any) -> ArgumentInvalidError:
-    return ArgumentInvalidError(
-        f"read_kafka: starting_offsets={value!r} is not one of earliest, latest",
-        remedies=('or give offsets, such as starting_offsets={"sales": {0: 17, 1: "earliest"}}',),
-        params={"argument": "starting_offsets", "value": value},
-    )
+    problem = f"starting_offsets={value!r} is not one of earliest, latest"
+    remedy = 'or give offsets, such as starting_offsets={"sales": {0: 17, 1: "earliest"}}'
+    return invalid_argument("read_kafka", "starting_offsets", problem, remedy, value=value)

@@ -11,7 +11,6 @@ from headrace.model.kafka_settings import KafkaConnection, unshaded
 from headrace.model.project import ProjectSettings
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame
-from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.bad_records import SCHEMA_NUMBER, VALUE_LIMIT
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
@@ -28,8 +27,10 @@ from headrace.sources.requests import (
     Reader,
     ReaderDefaults,
     ReadRequest,
+    Sample,
     Sampling,
     SourceRead,
+    SourceSeen,
     fails_on_loss,
     refuse_silent_loss,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import decimal
 import difflib
-import json
 import random
 import re
 from collections.abc import Iterator
@@ -17,33 +16,23 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from headrace.errors import SampleSchemaInvalidError
+from headrace.model.texts import json_text
 from headrace.sources.kafka.producer import Record, key_of
 
 Type = exp.DType
 
 NAMES = {
-    "BIGINT": Type.BIGINT,
+    **{name: exp.DType[name] for name in ("BIGINT", "INT", "SMALLINT", "TINYINT", "DOUBLE", "FLOAT")},
+    **{name: exp.DType[name] for name in ("DECIMAL", "BOOLEAN", "DATE", "BINARY", "ARRAY", "MAP", "STRUCT")},
     "LONG": Type.BIGINT,
-    "INT": Type.INT,
     "INTEGER": Type.INT,
-    "SMALLINT": Type.SMALLINT,
     "SHORT": Type.SMALLINT,
-    "TINYINT": Type.TINYINT,
     "BYTE": Type.TINYINT,
-    "DOUBLE": Type.DOUBLE,
-    "FLOAT": Type.FLOAT,
     "REAL": Type.FLOAT,
-    "DECIMAL": Type.DECIMAL,
     "STRING": Type.TEXT,
-    "BOOLEAN": Type.BOOLEAN,
-    "DATE": Type.DATE,
     "TIMESTAMP": Type.TIMESTAMPTZ,
     "TIMESTAMP_LTZ": Type.TIMESTAMPLTZ,
     "TIMESTAMP_NTZ": Type.TIMESTAMPNTZ,
-    "BINARY": Type.BINARY,
-    "ARRAY": Type.ARRAY,
-    "MAP": Type.MAP,
-    "STRUCT": Type.STRUCT,
 }
 """The types that a sample can have, by Spark's names for them."""
 
@@ -145,7 +134,7 @@ def build_samples(schema: str, *, first: int, key: str | None = None) -> Iterato
     number = first
     while True:
         row = {name: _value(name, kind, number, chance) for name, kind in columns.items()}
-        text = _text(row)
+        text = json_text(row)
         yield Record(
             value=text.encode(), key=None if key is None else key_of(row, key, "the sample", 0), line=number
         )
@@ -190,16 +179,3 @@ def _value(name: str, kind: exp.DataType, number: int, chance: random.Random) ->
             return {inner: _value(inner, type_, number, chance) for inner, type_ in columns_of(kind).items()}
         case _:
             return base64.b64encode(chance.randbytes(6)).decode()
-
-
-def _text(value: Any) -> str:
-    """JSON, with decimals digit by digit and never through a float."""
-    match value:
-        case decimal.Decimal():
-            return format(value, "f")
-        case dict():
-            return "{" + ", ".join(f"{json.dumps(k)}: {_text(v)}" for k, v in value.items()) + "}"
-        case list():
-            return "[" + ", ".join(map(_text, value)) + "]"
-        case _:
-            return json.dumps(value, ensure_ascii=False)

@@ -16,7 +16,6 @@ from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
-from headrace.sources.answers import Found, Server
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import (
     SERVERS,
@@ -33,7 +32,7 @@ from headrace.sources.kafka.position import COORDINATES, KafkaOffsets
 from headrace.sources.kafka.reader import kafka_columns, read_between
 from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import matching, shown
-from headrace.sources.requests import SourceRead
+from headrace.sources.requests import Found, Server, SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Systems
 from headrace.state.facts import SourceFacts

@@ -16,9 +16,8 @@ from typing import Any
 from headrace.errors import SourceLocation, SourceUnsupportedError
 from headrace.model.ranges import OpaquePosition
 from headrace.model.secrets import is_secret_key
-from headrace.sources.answers import Unrecoverable
 from headrace.sources.kind import SourceKind
-from headrace.sources.requests import KnownOptions, Reader, ReaderDefaults, ReadRequest
+from headrace.sources.requests import KnownOptions, Reader, ReaderDefaults, ReadRequest, Unrecoverable
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, StreamRead, Systems
 from headrace.state.facts import FlowFacts, NextPosition, SourceFacts

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from headrace.model.coordinates import RecordCoordinates
 from headrace.model.ranges import RecordMark
-from headrace.model.texts import counted
-from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.checkpoints import CheckpointLog
+from headrace.model.texts import counted, moment_text
+from headrace.verify.checkpoints import CheckpointLog, Lineage
 from headrace.verify.claims import Claims
 from headrace.verify.evidence import Evidence
 from headrace.verify.kafka.offsets import Broker, Brokers, Topic
@@ -273,13 +271,13 @@ def _finding(
     elif now.timestamp_ms == read.timestamp_ms:
         difference = "the broker's record has the same timestamp and another key or value"
     else:
-        difference = f"the broker's record has {_shown(now.timestamp_ms)}"
+        difference = f"the broker's record has {moment_text(now.timestamp_ms)}"
     return Finding(
         code="OFFSETS_REUSED",
         text=(
             f"{named(key)}: the record that was read at offset {first} has the timestamp "
-            f"{_shown(read.timestamp_ms)}, and {difference}{more}: the broker's log was rolled back and its "
-            "offsets were used again"
+            f"{moment_text(read.timestamp_ms)}, and {difference}{more}: the broker's log was rolled back and "
+            "its offsets were used again"
         ),
         place={
             "topic": topic,
@@ -289,11 +287,3 @@ def _finding(
             "now_ms": None if now is None else now.timestamp_ms,
         },
     )
-
-
-def _shown(timestamp_ms: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{timestamp_ms} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d} UTC"

@@ -12,7 +12,7 @@ from stores import At, on_disk
 
 from headrace.errors import SourceLocation, StorageUnsupportedError
 from headrace.model.names import TableName
-from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.delta.facts import DeltaPosition
 from headrace.sources.delta.source import DeltaKind, DeltaSource
 from headrace.sources.systems import StreamRead
 from headrace.storage.layout import Storage

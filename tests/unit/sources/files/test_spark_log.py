@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from headrace.errors import CheckpointCorruptError
-from headrace.sources.files.lists import ReadFile
-from headrace.sources.files.spark_log import (
+from headrace.sources.files.lists import (
+    ReadFile,
     SeenFiles,
     find_earlier,
     last_entry,
