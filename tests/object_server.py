@@ -65,7 +65,7 @@ class ObjectServer:
     def table_options(self) -> dict[str, str]:
         """The options of `deltalake` for tables of this server."""
         return {
-            "aws_endpoint": self.url,
+            "aws_endpoint_url_s3": self.url,
             "aws_region": REGION,
             "aws_access_key_id": KEY,
             "aws_secret_access_key": SECRET,

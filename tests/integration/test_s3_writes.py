@@ -97,7 +97,7 @@ def lake(spark: SparkSession, object_server: ObjectServer) -> Iterator[Lake]:
     with S3Proxy(object_server.url) as proxy:
         settings = S3Settings(endpoint=proxy.url, region=REGION, access_key_id=KEY, secret_access_key=SECRET)
         bucket, access = object_server.make_bucket(), S3Access(settings)
-        end = share_credentials({bucket: access}, spark)
+        end = share_credentials({bucket: access}, {}, spark, owned=True)
         yield Lake(spark, proxy, object_server, bucket, access)
         end()
 

@@ -88,8 +88,9 @@ def named(flow: str) -> str:
 def rows(shop: Shop, path: str) -> list[dict[str, Any]]:
     """The rows of a table, by its path in the storage; also of a table with deletion vectors."""
     table = open_table(shop.lake.root / path)
-    found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
-    return pa.table(found).to_pylist()
+    found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t")
+    # Its own `read_all` holds the interpreter's lock, which the proxy before a bucket needs.
+    return pa.RecordBatchReader.from_stream(found).read_all().to_pylist()
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:

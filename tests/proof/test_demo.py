@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from checked_json import read_json
+from headrace.project.demo.folder import open_demo
 from headrace.project.demo.producer import REFUNDS
 from waiting import DEADLINE_S, until
 
@@ -87,6 +88,8 @@ def test_the_demo_is_killed_inside_a_batch_and_comes_out_equal_and_proven(demo_f
     assert told["gold"]["differences"] == []
     assert Decimal(told["gold"]["sales"]) == Decimal(told["gold"]["ledger_sales"]) > 0
     assert processes_of(demo_folder) == []
+    # Another demo may take the folder.
+    assert open_demo(demo_folder).renewed
 
 
 def test_an_interrupted_demo_ends_everything_that_it_started(demo_folder: Path) -> None:
@@ -107,6 +110,7 @@ def test_an_interrupted_demo_ends_everything_that_it_started(demo_folder: Path) 
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(DEADLINE_S) == 130
     assert processes_of(demo_folder) == []
+    assert open_demo(demo_folder).renewed
 
 
 def test_a_folder_of_somebody_elses_is_refused_and_left_alone(demo_folder: Path) -> None:

@@ -33,7 +33,7 @@ def files(spark: SparkSession, tmp_path: Path) -> Iterator[S3Files]:
     with running_versitygw(tmp_path) as server:
         settings = S3Settings(endpoint=server.url, region=REGION, access_key_id=KEY, secret_access_key=SECRET)
         found = S3Files(server.make_bucket(), S3Access(settings))
-        end = share_credentials({found.bucket: found.access}, spark)
+        end = share_credentials({found.bucket: found.access}, {}, spark, owned=True)
         yield found
         end()
 

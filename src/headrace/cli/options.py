@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -115,16 +114,18 @@ def log_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return option("--log-level", level, click.Choice(get_args(LogLevel)))(with_format)
 
 
-_DECLARING = ("table", "materialized_view", "temporary_view", "view", "create_streaming_table")
-
-
 def complete_dataset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The datasets that the pipeline's files declare, or whose tables its storage holds."""
+    from headrace.declare.outside_names import find_names
+    from headrace.declare.pipeline_files import find_files
+
     settings = _settings(ctx)
     if settings is None:
         return []
-    stored = (table.within(settings.database) for table in settings.storage.find_tables())
-    names = {*_declared(settings), *stored} - set(ctx.params.get(param.name or "") or ())
+    names = {table.within(settings.database) for table in settings.storage.find_tables()}
+    with suppress(HeadraceError, OSError):
+        names |= set(find_names(find_files(settings), settings.root, {}).made)
+    names -= set(ctx.params.get(param.name or "") or ())
     return sorted(name for name in names if name.startswith(incomplete))
 
 
@@ -148,34 +149,3 @@ def _settings(ctx: click.Context) -> ProjectSettings | None:
         except HeadraceError:
             continue
     return None
-
-
-def _declared(settings: ProjectSettings) -> Iterator[str]:
-    from headrace.declare.pipeline_files import find_files
-
-    try:
-        files: Sequence[Path] = find_files(settings)
-    except HeadraceError:
-        return
-    for file in files:
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (OSError, SyntaxError, ValueError):
-            continue
-        yield from _names(tree)
-
-
-def _names(tree: ast.Module) -> Iterator[str]:
-    """The names that decorators and calls declare; a name that is computed is not found."""
-    from headrace.declare.known_texts import called_name, literal_text
-
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            for decorator in node.decorator_list:
-                if called_name(decorator) in _DECLARING:
-                    named = decorator.keywords if isinstance(decorator, ast.Call) else []
-                    name = next((literal_text(one.value) for one in named if one.arg == "name"), "")
-                    yield name if name and name.isprintable() else node.name
-        elif isinstance(node, ast.Call) and called_name(node) == "create_streaming_table":
-            given = [one.value for one in node.keywords if one.arg == "name"] + node.args[:1]
-            yield from (name for name in map(literal_text, given[:1]) if name and name.isprintable())

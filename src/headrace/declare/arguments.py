@@ -21,8 +21,7 @@ from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.kept_schemas import SchemaVersions
 from headrace.syntax.bindings import required_parameters
-from headrace.syntax.call_arguments import argument_location
-from headrace.syntax.locations import called_name, caller, function_location
+from headrace.syntax.locations import argument_location, called_name, caller, function_location
 
 if TYPE_CHECKING:
     from headrace.sources.bad_records import Evolving

@@ -21,9 +21,8 @@ from headrace.errors import (
 from headrace.model.notes import suggestions, wrong_call
 from headrace.model.project import ProjectSettings, code_language
 from headrace.storage.mapped_paths import find_unmapped
-from headrace.syntax.call_arguments import argument_location
 from headrace.syntax.ipynb import InvalidNotebookError, cell_file, parse_notebook, python_cells
-from headrace.syntax.locations import display_path, function_at, is_installed
+from headrace.syntax.locations import argument_location, display_path, function_at, is_installed
 
 _AUTO_CDC = "create_auto_cdc_flow"
 _HEADRACE = Path(headrace.__file__).parent

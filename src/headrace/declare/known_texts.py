@@ -18,19 +18,6 @@ def called_name(node: ast.expr) -> str:
             return ""
 
 
-def literal_text(node: ast.expr) -> str:
-    """The value of a string, with a placeholder for each interpolated value."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.JoinedStr(values=parts):
-            return "".join(
-                literal_text(part) if isinstance(part, ast.Constant) else UNKNOWN for part in parts
-            )
-        case _:
-            return ""
-
-
 def read_key(node: ast.expr) -> tuple[str, ast.expr | None] | None:
     """The key of a ``spark.conf.get`` or a widget, and the default that the call gives."""
     match node:

@@ -81,6 +81,7 @@ class FoundNames:
     # The addresses of brokers, with `*` for each part that is not known.
     brokers: dict[str, SourceLocation] = field(default_factory=dict)
     catalog: str | None = None  # the catalog of all tables that the files make with three-part names
+    made: tuple[str, ...] = ()  # the datasets that they declare
     # Tables of other schemas that are named like a table of the files: `shop.raw.orders` beside `orders`.
     alike: tuple[str, ...] = ()
 
@@ -117,7 +118,8 @@ def find_names(
     catalog = next(iter(catalogs)) if len(catalogs) == 1 else None
     tables = (one.text for one in outside if one.kind == "table" and one.text.count(".") == 2)
     alike = () if catalog else tuple(one for one in tables if _last(one) in reading.tables)
-    return FoundNames(outside, reading.keys, reading.brokers, catalog, alike)
+    made = tuple(name for name in reading.made.values() if name.isprintable())
+    return FoundNames(outside, reading.keys, reading.brokers, catalog, made, alike)
 
 
 class _Reading:
@@ -125,7 +127,7 @@ class _Reading:
         self._values = values
         self._short = short
         self.found: dict[tuple[str, str], OutsideName] = {}
-        self.made: set[str] = set()
+        self.made: dict[str, str] = {}  # by the name in lower case
         self.tables: set[str] = set()  # the names with one part of tables and materialized views
         self.keys: dict[str, SourceLocation] = {}
         self.brokers: dict[str, SourceLocation] = {}
@@ -144,6 +146,9 @@ class _Reading:
                 return False
         return True
 
+    def _make(self, names: Iterable[str]) -> None:
+        self.made |= {name.casefold(): name for name in map(_without_live, names)}
+
     def _add(self, kind: Literal["table", "path"], text: str, location: SourceLocation) -> None:
         if UNKNOWN not in text:
             self.found.setdefault((kind, text.casefold()), OutsideName(kind, text, location))
@@ -160,10 +165,11 @@ class _Reading:
         text = _blank(text, "comment")
         names = _blank(text, "text")  # without "orders from the shop"
         made, reads = (_SHORT_MADE, _SHORT_READS) if self._short else (_MAKES, _READS)
-        self.made.update(_without_live(one[1]).casefold() for one in made.finditer(names))
-        self.tables.update(one[1].strip("`").casefold() for one in _TABLE_MADE.finditer(names))
+        tables = [one[1].strip("`") for one in _TABLE_MADE.finditer(names)]
+        self.tables.update(map(str.casefold, tables))
+        self._make([*tables, *(one[1] for one in made.finditer(names))])
         if self._short:
-            self.made.update(one[1].casefold() for one in _QUERY_MADE.finditer(names))
+            self._make(one[1] for one in _QUERY_MADE.finditer(names))
         for one in reads.finditer(names):
             name = _without_live(one[1])
             if self._short and (_NO_READ.search(names[: one.start()]) or not _is_table(name)):
@@ -205,8 +211,8 @@ class _Reading:
                 self._servers(known.text(servers), SourceLocation(path, servers.lineno))
             if isinstance(node, ast.FunctionDef):
                 names = {called_name(one): one for one in node.decorator_list}
-                if _DECORATORS & names.keys():
-                    self.made.add(node.name.casefold())
+                if any(name in _DECORATORS and not _is_named(one) for name, one in names.items()):
+                    self._make([node.name])
                 if _TABLES & names.keys():
                     self.tables.add(node.name.casefold())
             if isinstance(node, ast.Constant | ast.JoinedStr | ast.Call) and (value := known.text(node)):
@@ -218,10 +224,10 @@ class _Reading:
 
     def _call(self, node: ast.Call, known: KnownTexts, path: str) -> None:
         name = called_name(node)
-        made = {text.casefold() for text in _made(node, known)}
-        self.made |= made
+        made = list(_made(node, known))
+        self._make(made)
         if name in {*_TABLES, "create_streaming_table"}:
-            self.tables |= made
+            self.tables.update(map(str.casefold, made))
         key = read_key(node)
         if key is not None and key[1] is None and known.text(node) == UNKNOWN:
             self._key(key[0], SourceLocation(path, node.lineno))
@@ -319,6 +325,10 @@ def _made(node: ast.Call, known: KnownTexts) -> Iterator[str]:
     if called_name(node) in {"create_streaming_table", "create_sink", *_VIEWS}:
         arguments += node.args[:1]
     yield from (_without_live(known.text(one)) for one in arguments)
+
+
+def _is_named(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Call) and any(one.arg == "name" for one in decorator.keywords)
 
 
 def entry_lines(found: Sequence[OutsideName], *, indent: str = "") -> Iterator[str]:

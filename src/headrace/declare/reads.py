@@ -18,7 +18,7 @@ from headrace.sources.formats import RegisteredAvro
 from headrace.sources.kafka.mapped import map_connection
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile, load_schema
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 if TYPE_CHECKING:
     from headrace.sources.kafka.avro_decoder import AvroDecoder, SchemaRegistry

@@ -34,12 +34,11 @@ _OFF = {
 _UNSUPPORTED = {"singlevariantcolumn": "a record becomes columns"}
 
 
+@dataclass(eq=False)
 class AutoLoaderError(ValueError):
-    def __init__(self, option: str, problem: str, remedy: str) -> None:
-        super().__init__(problem)
-        self.option = option
-        self.problem = problem
-        self.remedy = remedy
+    option: str
+    problem: str
+    remedy: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,14 +37,13 @@ def unshaded(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+@dataclass(eq=False)
 class SettingError(ValueError):
     """A setting that a client could not be given."""
 
-    def __init__(self, key: str, wrong: str, remedies: Sequence[str]) -> None:
-        super().__init__(f"{key} {wrong}")
-        self.key = key
-        self.wrong = wrong
-        self.remedies = tuple(remedies)
+    key: str
+    wrong: str
+    remedies: Sequence[str]
 
 
 def read_text(settings: Mapping[str, str], key: str) -> str:

@@ -45,17 +45,19 @@ class S3Reach:
 
     @property
     def table_options(self) -> dict[str, str]:
-        """The options of `deltalake`. Commits create their files conditionally; variables of the environment
-        do not change that."""
+        """The options of `deltalake`. Commits create their files conditionally. Each option is named, since a
+        variable of the environment holds for what is not."""
         given = {
             "aws_access_key_id": self.access_key_id,
             "aws_secret_access_key": self.secret_access_key,
             "aws_session_token": self.session_token,
             "aws_region": self.region,
-            "aws_endpoint": self.bucket_endpoint,
+            # AWS_ENDPOINT_URL_S3 of the environment comes before `aws_endpoint`.
+            "aws_endpoint_url_s3": self.bucket_endpoint,
             "aws_virtual_hosted_style_request": str(not self.path_style).lower(),
             "aws_allow_http": str(self.allows_http).lower(),
             "aws_conditional_put": "etag",
             "aws_s3_allow_unsafe_rename": "false",
+            "aws_skip_signature": "false",
         }
         return {name: value for name, value in given.items() if value is not None}

@@ -79,9 +79,7 @@ def build_plan(
     with isolated_session(spark, settings.database) as (session, stand_ins), active_session(session):
         # The text of Spark's plan is hashed, so it must be complete.
         session.conf.set("spark.sql.debug.maxToStringFields", "100000")
-        resolver = Resolver(
-            session, stand_ins, spark, settings, declarations, sources=sources, find_table=find_table
-        )
+        resolver = Resolver(session, stand_ins, spark, settings, declarations, sources, find_table)
         resolver.resolve()
         declarations = resolver.declarations
         settings_errors = find_wrong_settings(spark, settings, declarations)

@@ -40,8 +40,7 @@ from headrace.storage.mapped_files import mapping_files
 from headrace.storage.mapped_paths import find_unmapped
 from headrace.storage.table_log import is_table
 from headrace.syntax.bindings import required_parameters
-from headrace.syntax.call_arguments import argument_location, return_location
-from headrace.syntax.locations import innermost, located_at, pinpoint
+from headrace.syntax.locations import argument_location, innermost, located_at, pinpoint, return_location
 from headrace.syntax.sql import SqlText
 
 

@@ -15,7 +15,7 @@ from headrace.plan.evaluate import missing_column, shortened
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, Node, read_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 _PASSES = f"{OWN_COLUMNS}passes"
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headrace.errors import SourceLocation
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.requests import SourceRead
+
+if TYPE_CHECKING:
+    from headrace.declare.registry import FolderHook
+    from headrace.plan.resolver import FindTable
+    from headrace.plan.stages import Plan
+    from headrace.runtime.session import RunningSpark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,3 +85,25 @@ RangeHook = Callable[[SourceRead, Sequence[SourceRange]], "DataFrame | None"]
 """Called for each read when ranges are read again; a DataFrame that it returns is read instead."""
 
 Mode = Loading | Planning | Running | Bounded | Sending
+
+AsRecords = Callable[[Sequence[SourceRange]], Sequence[SourceRange]]
+"""Gives the ranges of a batch in the offsets of its records; a test replaces topics by tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOverrides:
+    """How a pipeline runs on given rows instead of its sources."""
+
+    # A session with a catalog of its own, into which the pipeline registers its tables.
+    running: RunningSpark | None = None
+    sources: SourceHook | None = None
+    ranges: RangeHook | None = None
+    # Gives the ranges of a batch in the offsets of the topics that are replaced.
+    as_records: AsRecords = tuple
+    folders: FolderHook | None = None
+    # Called for each table that no file declares, before it is looked up in the storage.
+    find_table: FindTable | None = None
+    check: Callable[[Plan], None] = lambda _: None
+
+
+REAL_SOURCES = SourceOverrides()

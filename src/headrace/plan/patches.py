@@ -20,9 +20,8 @@ from typing import Any
 from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
 from headrace.plan import table_patches
-from headrace.plan.function_patches import call_with_texts, patch_functions
+from headrace.plan.function_patches import accepting_numbers, call_with_texts, patch_functions
 from headrace.plan.intercept import Interception, current_interception, suspended
-from headrace.plan.local_rows import accepting_numbers
 from headrace.plan.modes import Bounded
 from headrace.plan.names import split_name
 from headrace.plan.sql_queries import USE, run_text, use_in_python

@@ -18,7 +18,7 @@ from headrace.plan.stages import Coordinates, OpenTableStage, RefreshViewStage
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.delta.reader import FEED_PROPERTY
 from headrace.sources.registry import STREAM_COORDINATES, widest_coordinates
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 PIPELINE: Final = "headrace.pipeline"
 DATASET: Final = "headrace.dataset"

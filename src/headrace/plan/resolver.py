@@ -64,6 +64,7 @@ class _ReadsNoStreamError(Exception):
     """The query of a table that can be a materialized view reads no stream."""
 
 
+@dataclass
 class Resolver:
     """Resolves datasets in the order in which they read each other.
 
@@ -71,36 +72,27 @@ class Resolver:
     ``parent`` is the pipeline's session, for tables that the user's code has registered.
     """
 
-    def __init__(
-        self,
-        session: SparkSession,
-        stand_ins: StandIns,
-        parent: SparkSession,
-        settings: ProjectSettings,
-        declarations: Declarations,
-        *,
-        sources: SourceHook | None = None,
-        find_table: FindTable | None = None,
-    ) -> None:
-        self.flows: dict[str, Resolved] = {}
-        self.views: dict[TableName, Resolved] = {}
-        self.schemas: dict[TableName, columns.Schema] = {}
-        self.errors: list[HeadraceError] = []
-        # Datasets that could not be checked, with a dataset that each reads.
-        self.downstream: dict[TableName, TableName] = {}
-        self.notes: dict[str, Note] = {}
-        self._session = session
-        self.stand_ins = stand_ins
-        self._parent = parent
-        self.settings = settings
-        self.declarations = declarations
-        self._datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
-        self._stored: dict[TableName, StoredTable | None] = {}
-        self._coordinates: dict[TableName, CoordinateColumns] = {}
-        self._visits: list[_Visit] = []
-        self._failed: set[TableName] = set()
-        self._sources = sources
-        self._find_table = find_table
+    _session: SparkSession
+    stand_ins: StandIns
+    _parent: SparkSession
+    settings: ProjectSettings
+    declarations: Declarations
+    _sources: SourceHook | None = None
+    _find_table: FindTable | None = None
+    flows: dict[str, Resolved] = field(default_factory=dict)
+    views: dict[TableName, Resolved] = field(default_factory=dict)
+    schemas: dict[TableName, columns.Schema] = field(default_factory=dict)
+    errors: list[HeadraceError] = field(default_factory=list)
+    # Datasets that could not be checked, with a dataset that each reads.
+    downstream: dict[TableName, TableName] = field(default_factory=dict)
+    notes: dict[str, Note] = field(default_factory=dict)
+    _stored: dict[TableName, StoredTable | None] = field(default_factory=dict)
+    _coordinates: dict[TableName, CoordinateColumns] = field(default_factory=dict)
+    _visits: list[_Visit] = field(default_factory=list)
+    _failed: set[TableName] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._datasets = {str(one.name).casefold(): one for one in self.declarations.datasets}
 
     @property
     def is_test(self) -> bool:

@@ -38,7 +38,7 @@ from headrace.state.facts import SourceFacts
 from headrace.state.identity import QueryRecord, generations, load_identity, load_query
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.syntax.call_arguments import argument_location, return_location
+from headrace.syntax.locations import argument_location, return_location
 
 if TYPE_CHECKING:
     from headrace.plan.resolver import Resolved

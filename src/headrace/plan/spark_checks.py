@@ -29,12 +29,11 @@ from headrace.plan.logical import LogicalPlan
 from headrace.plan.properties import FORBIDDEN, PROPERTY_DEFAULTS
 from headrace.plan.validate import check_appends
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
-    pass
-
+    from pyspark.errors import AnalysisException
 
 _NO_WATERMARK = "aggregations without watermark"
 _PASSED = frozenset({"SubqueryAlias", "View"})
@@ -48,36 +47,35 @@ def check_output(
     declarations: Declarations,
 ) -> Declarations:
     """Check that Spark can stream a query; a flow that aggregates without a watermark gets its groups."""
-    from pyspark.errors import AnalysisException
-
-    jvm: Any = session._jvm
-    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    try:
-        try:
-            checker.checkForStreaming(plan.java_plan, modes.Append())
-        except AnalysisException as error:
-            if _NO_WATERMARK not in str(error):
-                raise
-            checker.checkForStreaming(plan.java_plan, modes.Update())
-            return declarations.with_flow(_with_groups(plan, flow, table, declarations))
-    except AnalysisException as error:
-        raise check_appends(error, flow.name, flow.location) from None
-    return declarations
+    problem = _stream_problem(session, plan, "Append")
+    has_groups = problem is not None and _NO_WATERMARK in str(problem)
+    if has_groups:
+        problem = _stream_problem(session, plan, "Update")
+    if problem is not None:
+        raise check_appends(problem, flow.name, flow.location)
+    return (
+        declarations.with_flow(_with_groups(plan, flow, table, declarations)) if has_groups else declarations
+    )
 
 
 def keeps_groups(session: SparkSession, plan: LogicalPlan) -> bool:
     """Whether a streaming query aggregates without a watermark: its table has one row for each group."""
+    return _NO_WATERMARK in str(_stream_problem(session, plan, "Append"))
+
+
+def _stream_problem(session: SparkSession, plan: LogicalPlan, mode: str) -> AnalysisException | None:
+    """Why Spark cannot stream a query in an output mode."""
     from pyspark.errors import AnalysisException
 
     jvm: Any = session._jvm
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
     try:
-        checker.checkForStreaming(plan.java_plan, append)
+        checker.checkForStreaming(
+            plan.java_plan, getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
+        )
     except AnalysisException as error:
-        return _NO_WATERMARK in str(error)
-    return False
+        return error
+    return None
 
 
 def _with_groups(

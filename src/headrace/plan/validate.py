@@ -46,8 +46,7 @@ from headrace.plan.evaluate import shortened
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
 from headrace.sinks.target import format_of
-from headrace.syntax.call_arguments import argument_location, return_location
-from headrace.syntax.locations import pinpoint
+from headrace.syntax.locations import argument_location, pinpoint, return_location
 
 if TYPE_CHECKING:
     from headrace.plan.resolver import Resolved

@@ -29,14 +29,16 @@ from headrace.model.mappings import ENTRY_MISSING
 from headrace.model.names import is_own_catalog
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
-from headrace.project.plan_queries import REAL_SOURCES, PlanQueries, SourceOverrides, select
+from headrace.plan.modes import REAL_SOURCES, SourceOverrides
+from headrace.project.plan_choices import select
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from headrace.plan.stages import Plan
-    from headrace.run.context import Queries, UpdateContext
+    from headrace.project.queries import Queries
+    from headrace.run.context import UpdateContext
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
     from headrace.sources.systems import Systems
@@ -231,7 +233,7 @@ class Engine:
 
         def replan() -> tuple[Plan, Queries]:
             new = self.plan(settings, (), offline=True, keep=True)
-            return new, self.queries(settings, new).all()
+            return new, self.queries(settings, new)
 
         running = self.opened()
         sessions = _sessions(running, settings)
@@ -242,7 +244,7 @@ class Engine:
             settings=settings,
             spark=running.spark,
             session=sessions,
-            queries=self.queries(settings, plan).all(),
+            queries=self.queries(settings, plan),
             replan=lambda: plan_with_retries(replan, stop),
             systems=self.systems(settings, publishes=settings.consumer_groups),
             emit=emit,
@@ -261,8 +263,10 @@ class Engine:
             log_file=running.log_file,
         )
 
-    def queries(self, settings: ProjectSettings, plan: Plan) -> PlanQueries:
-        return PlanQueries(settings, plan, self.session, self._overrides)
+    def queries(self, settings: ProjectSettings, plan: Plan) -> Queries:
+        from headrace.project.queries import Queries
+
+        return Queries(settings, plan, self.session, self._overrides)
 
 
 def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:

@@ -14,10 +14,10 @@ from headrace.declare.spec import load_project
 from headrace.model.event_forms import Emitter
 from headrace.model.project import PREVIEW_RECORDS, ProjectSettings
 from headrace.model.remedies import ChosenStart, Remedies
+from headrace.plan.modes import REAL_SOURCES, SourceOverrides
 from headrace.project.engine import Engine
-from headrace.project.plan_queries import REAL_SOURCES, SourceOverrides, find_index_notes
 from headrace.project.stored_pipeline import StoredPipeline
-from headrace.project.updating import Updates
+from headrace.project.updating import Update
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings
@@ -58,7 +58,6 @@ class Pipeline(StoredPipeline):
 
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides = REAL_SOURCES) -> None:
         super().__init__(settings, Engine(settings, overrides))
-        self._updates = Updates(settings, self._engine)
 
     @classmethod
     def load(
@@ -125,7 +124,6 @@ class Pipeline(StoredPipeline):
             systems = self._engine.systems(settings, asks_once=True)
             with closing(systems):
                 plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
-            plan = replace(plan, notes=(*plan.notes, *find_index_notes(plan)))
             return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
 
     def preview(
@@ -213,7 +211,8 @@ class Pipeline(StoredPipeline):
         with self._redacted(), self._showing(progress) as display:
             emitters = [one for one in (emit, display) if one is not None]
             how = remedies or Remedies()
-            return self._updates.run(datasets, how, emitters, stop, log, continuous=continuous)
+            update = Update(self._engine, emitters, stop, log)
+            return update.run(datasets, how, continuous=continuous)
 
     def plan_reset(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
         """Return where the new checkpoints of `reset` would continue; changes nothing.
@@ -280,7 +279,8 @@ class Pipeline(StoredPipeline):
         """
         with self._redacted():
             emitters = [] if emit is None else [emit]
-            return self._updates.full_refresh(datasets, refresh, accept_loss, emitters, stop, log)
+            update = Update(self._engine, emitters, stop, log)
+            return update.full_refresh(datasets, refresh, accept_loss)
 
     def plan_erasure(self, table: str, where: str) -> ErasurePlan:
         """Return what `erase` would delete; changes nothing.

@@ -20,7 +20,7 @@ from headrace.observe.versions import load_tail
 from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, target_of
 from headrace.project.operations import held_flows
-from headrace.project.plan_queries import find_datasets
+from headrace.project.plan_choices import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.readiness import inputs_of
 from headrace.run.runners import make_opener
@@ -37,7 +37,7 @@ from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 _ALLOWED = "pipelines.reset.allowed"  # the property with which a table forbids a full refresh, as in Lakeflow
 

@@ -16,7 +16,7 @@ from headrace.model.texts import counted, html_table
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.engine import Engine
 from headrace.project.operations import held_flows, logged_operation, new_update
-from headrace.project.plan_queries import check_remedies
+from headrace.project.plan_choices import check_remedies
 from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor

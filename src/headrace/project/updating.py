@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.model.event_forms import Emitter, Event
@@ -18,7 +18,7 @@ from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
 from headrace.project.engine import Engine, plan_with_retries
 from headrace.project.operations import logged_operation, new_update
-from headrace.project.plan_queries import check_remedies
+from headrace.project.plan_choices import check_remedies
 from headrace.run.reporting import logged_only
 from headrace.run.server_watch import watching_servers
 from headrace.runtime.broker_watch import keeping_alive
@@ -32,101 +32,80 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-class Updates:
-    def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
-        self.settings = settings
-        self._engine = engine
+@dataclass
+class Update:
+    """One update of a pipeline: a run, or a full refresh."""
 
-    def run(
-        self,
-        datasets: Sequence[str],
-        remedies: Remedies,
-        emitters: list[Emitter],
-        stop: StopSignal | None,
-        log: LogSettings | None,
-        *,
-        continuous: bool,
-    ) -> RunResult:
+    engine: Engine
+    emitters: list[Emitter]
+    stop: StopSignal | None = None
+    log: LogSettings | None = None
+    id: str = field(default_factory=new_update)
+
+    @property
+    def settings(self) -> ProjectSettings:
+        return self.engine.settings
+
+    def run(self, datasets: Sequence[str], remedies: Remedies, *, continuous: bool) -> RunResult:
         """Bring the tables up to date; `Pipeline.run` has the details. `continuous`: whether to run until
         `stop` is set."""
-        from headrace.observe.log import LogSettings
         from headrace.project.noop_check import find_up_to_date
         from headrace.run.update import report_up_to_date
 
         began = time.monotonic()
-        how = log or LogSettings.of()
         settings = self.settings
-        update = new_update()
         # A continuous update does not end by itself: it would take memory from the commands of an engine.
-        self._engine.choose_jvm(shared=not continuous)
-        if not (continuous or datasets or remedies.flows or self._engine.is_running):
-            found = find_up_to_date(settings, lambda: self._engine.reachable(start=True).kafka)
+        self.engine.choose_jvm(shared=not continuous)
+        if not (continuous or datasets or remedies.flows or self.engine.is_running):
+            found = find_up_to_date(settings, lambda: self.engine.reachable(start=True).kafka)
             if found is not None:
                 return report_up_to_date(
                     found.flows,
                     found.views,
                     pipeline=settings.name,
-                    update=update,
-                    emit=_fan_out(emitters, settings.redactor),
+                    update=self.id,
+                    emit=self._fan_out(),
                     started=began,
                 )
-        with self._logging(update, how) as own:
-            emitters.append(own)
-            result = self._execute(datasets, update, emitters, stop, remedies, continuous=continuous)
+        with self._logging() as own:
+            self.emitters.append(own)
+            result = self._execute(datasets, remedies, continuous=continuous)
         return _redacted(result, settings.redactor)
 
     def full_refresh(
-        self,
-        datasets: Sequence[str] | None,
-        refresh: Sequence[str],
-        accept_loss: Sequence[str],
-        emitters: list[Emitter],
-        stop: StopSignal | None,
-        log: LogSettings | None,
+        self, datasets: Sequence[str] | None, refresh: Sequence[str], accept_loss: Sequence[str]
     ) -> RunResult:
         """Empty streaming tables, and read their sources again; `Pipeline.full_refresh` has the details.
         `accept_loss`: those of them whose rows are removed even if they cannot be read again."""
-        from headrace.observe.log import LogSettings
         from headrace.project.refresh import clear_datasets, plan_refresh
 
-        how = log or LogSettings.of()
-        update = new_update()
-        with self._logging(update, how) as own:
-            settings, plan = self._engine.reach(keep=True)
-            with closing(self._engine.context(settings, plan, update)) as context:
-                planned = plan_refresh(datasets, plan, context.systems, self._engine.read_table)
+        with self._logging() as own:
+            settings, plan = self.engine.reach(keep=True)
+            with closing(self.engine.context(settings, plan, self.id)) as context:
+                planned = plan_refresh(datasets, plan, context.systems, self.engine.read_table)
                 planned.refuse_losses(accept_loss)
                 names = planned.names
                 _LOG.info("emptying %s", ", ".join(map(str, names)))
-                with logged_operation(settings, update, "FULL_REFRESH", names):
+                with logged_operation(settings, self.id, "FULL_REFRESH", names):
                     clear_datasets(names, plan, context)
-            emitters.append(own)
+            self.emitters.append(own)
             chosen = () if datasets is None else (*map(str, names), *refresh)
-            result = self._execute(chosen, update, emitters, stop, Remedies(), continuous=False)
+            result = self._execute(chosen, Remedies(), continuous=False)
         return _redacted(result, self.settings.redactor)
 
     @contextmanager
-    def _logging(self, update: str, how: LogSettings) -> Iterator[UpdateLog]:
-        """The log of an update, and that of Spark if Spark is not started yet."""
-        from headrace.observe.log import UpdateLog, spark_log
+    def _logging(self) -> Iterator[UpdateLog]:
+        """The log of the update, and that of Spark if Spark is not started yet."""
+        from headrace.observe.log import LogSettings, UpdateLog, spark_log
 
         settings = self.settings
-        with UpdateLog(settings, update, how) as log:
-            self._engine.spark_log = spark_log(settings, update)
+        with UpdateLog(settings, self.id, self.log or LogSettings.of()) as log:
+            self.engine.spark_log = spark_log(settings, self.id)
             facts = (settings.name, settings.profile, settings.storage.root, os.getpid(), platform.node())
             _LOG.info("pipeline %s, profile %s, storage %s, process %d on %s", *facts)
             yield log
 
-    def _execute(
-        self,
-        datasets: Sequence[str],
-        update: str,
-        emitters: list[Emitter],
-        stop: StopSignal | None,
-        remedies: Remedies,
-        *,
-        continuous: bool,
-    ) -> RunResult:
+    def _execute(self, datasets: Sequence[str], remedies: Remedies, *, continuous: bool) -> RunResult:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
         from headrace.project.noop_check import require_spark
@@ -136,12 +115,12 @@ class Updates:
 
         check_guarantee(self.settings.storage.root)
         settings, plan = plan_with_retries(
-            lambda: self._engine.reach(datasets, record=not datasets, keep=True), stop
+            lambda: self.engine.reach(datasets, record=not datasets, keep=True), self.stop
         )
-        if (spark_log := self._engine.opened().log_file) is not None:
+        if (spark_log := self.engine.opened().log_file) is not None:
             _LOG.info("Spark's log: %s", spark_log)
         check_remedies(remedies, plan)
-        meter = WorkMeter(self._engine.opened().spark)
+        meter = WorkMeter(self.engine.opened().spark)
 
         def measure(events: Sequence[Event]) -> Sequence[Event]:
             measured = meter.measure(events)
@@ -150,17 +129,17 @@ class Updates:
 
         with (
             keeping_alive(settings.kafka),
-            EventLog(settings.storage, settings.name, update, plan, measure, settings.redactor) as log,
+            EventLog(settings.storage, settings.name, self.id, plan, measure, settings.redactor) as log,
         ):
-            emitters.append(log)
-            emit = _fan_out(emitters, settings.redactor)
-            context = self._engine.context(
-                settings, plan, update, emit, stop, remedies, continuous=continuous
+            self.emitters.append(log)
+            emit = self._fan_out()
+            context = self.engine.context(
+                settings, plan, self.id, emit, self.stop, remedies, continuous=continuous
             )
             with (
                 closing(context),
-                watching_servers(plan, settings, update, emit),
-                self._scaling(settings, update, emitters, emit) if continuous else nullcontext(),
+                watching_servers(plan, settings, self.id, emit),
+                self._scaling(settings, emit) if continuous else nullcontext(),
             ):
                 result = execute(plan, context)
             if result.outcome == "failed":
@@ -168,23 +147,34 @@ class Updates:
                 settings.storage.last_plan(settings.home).delete()
             elif result.outcome == "stopped":
                 require_spark(settings)
-            return replace(result, log_file=update_log(settings, update))
+            return replace(result, log_file=update_log(settings, self.id))
 
-    def _scaling(
-        self, settings: ProjectSettings, update: str, emitters: list[Emitter], emit: Emitter
-    ) -> AbstractContextManager[object]:
+    def _scaling(self, settings: ProjectSettings, emit: Emitter) -> AbstractContextManager[object]:
         """Sets the number of executors during a continuous run on a cluster, if the spec says so."""
         from headrace.declare.spec_checks import check_executors
         from headrace.run.executors import ExecutorScaling, FlowLoads, SparkExecutors
 
-        spark = self._engine.opened().spark
+        spark = self.engine.opened().spark
         limits = settings.cluster.executors
         if limits is None or is_local(spark.sparkContext.master):
             return nullcontext()
         check_executors(lambda key: spark.conf.get(key, None))
         loads = FlowLoads()
-        emitters.append(loads.observe)
-        return ExecutorScaling(limits, SparkExecutors(spark), loads, emit, update)
+        self.emitters.append(loads.observe)
+        return ExecutorScaling(limits, SparkExecutors(spark), loads, emit, self.id)
+
+    def _fan_out(self) -> Emitter:
+        """One emitter for all; an emitter that raises is logged, and fails no flow."""
+
+        def emit(event: Event) -> None:
+            if isinstance(event, FlowReconnecting | FlowRetrying | FlowFailed | ViewFailed | LookFailed):
+                # Errors quote texts of other systems; the rest of an event is names and numbers.
+                event = replace(event, error=self.settings.redactor.data(event.error))
+            for one in self.emitters:
+                with logged_only(f"the event {type(event).__name__}"):
+                    one(event)
+
+        return emit
 
 
 def _redacted(result: RunResult, redactor: Redactor) -> RunResult:
@@ -193,17 +183,3 @@ def _redacted(result: RunResult, redactor: Redactor) -> RunResult:
         flows=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.flows),
         views=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.views),
     )
-
-
-def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
-    """One emitter for all; an emitter that raises is logged, and fails no flow."""
-
-    def emit(event: Event) -> None:
-        if isinstance(event, FlowReconnecting | FlowRetrying | FlowFailed | ViewFailed | LookFailed):
-            # Errors quote texts of other systems; the rest of an event is names and numbers.
-            event = replace(event, error=redactor.data(event.error))
-        for one in emitters:
-            with logged_only(f"the event {type(event).__name__}"):
-                one(event)
-
-    return emit

@@ -55,7 +55,8 @@ def run_attempts(
     runner: FlowRunner, lease: Lease, stop: StopSignal, reports: FlowReports, limit: int | None
 ) -> FlowResult:
     """Run a flow until it ends; an error becomes a result. `limit`: the highest number of attempts without a
-    batch between them; ``None`` for no limit, and then a storage that cannot be written is waited for, too.
+    batch between them; ``None`` for no limit, and then a storage that cannot be written, or that refuses a
+    flow which has used it, is waited for, too.
     """
     planned, progress = runner.planned, runner.progress
     attempt = missing = 0  # in a row
@@ -72,9 +73,11 @@ def run_attempts(
             if progress.batches > batches or time.monotonic() - started > _STABLE_S:
                 attempt = missing = 0
             attempt += 1
-            passes = error.transient or (limit is None and isinstance(error, StorageUnwritableError))
+            refusal = StorageAccessError if runner.was_opened else ()
+            waits = limit is None and isinstance(error, (StorageUnwritableError, refusal))
+            passes = error.transient or waits
             is_missing = runner.was_opened and isinstance(error, _STORAGE_AWAY)
-            missing = missing + 1 if is_missing else 0
+            missing = missing + 1 if is_missing and not waits else 0
             ends = missing >= TRIGGERED_ATTEMPTS or (limit is not None and attempt >= limit)
             if ends or not (passes or is_missing):
                 return reports.failed(planned, error, progress)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from headrace.model.declarations import DatasetCheck, Flow
 from headrace.model.event_forms import Emitter
@@ -21,11 +21,13 @@ from headrace.run.failures import Failures
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
-from headrace.sources.bad_records import BadRecords
 from headrace.sources.source import Source
 from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
 from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from headrace.project.queries import Queries
 
 Mode = Literal["triggered", "continuous"]
 MakeSession = Callable[[dict[str, str]], "SparkSession"]
@@ -55,30 +57,6 @@ class BuildRanges(Protocol):
 
 ReadSnapshots = Callable[[PlannedFlow], AbstractContextManager[SnapshotReader]]
 """Gives the reader of a flow's snapshots, with the pipeline active."""
-
-BuildOnce = Callable[["SparkSession", Flow], "DataFrame"]
-"""Evaluates the batch query of a flow that is applied once, in a given session."""
-
-SendingIn = Callable[["SparkSession"], AbstractContextManager[None]]
-"""Within it, the function of a sink finds the pipeline's tables by their names."""
-
-AsRecords = Callable[[Sequence[SourceRange]], Sequence[SourceRange]]
-"""Gives the ranges of a batch in the offsets of its records; a test replaces topics by tables."""
-
-
-FindBadRecords = Callable[..., Sequence[BadRecords]]
-"""Finds the bad records that the reads of a flow's query have left out of ranges; in a given session."""
-
-
-@dataclass(frozen=True)
-class Queries:
-    build: Build
-    build_ranges: BuildRanges
-    find_bad_records: FindBadRecords
-    snapshots: ReadSnapshots
-    once: BuildOnce
-    sending: SendingIn
-    as_records: AsRecords = tuple
 
 
 @dataclass(frozen=True, kw_only=True)

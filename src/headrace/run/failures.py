@@ -50,8 +50,7 @@ from headrace.sources.records import BadRecord
 from headrace.sources.registry import KINDS, kind_of, show_record
 from headrace.sources.source import Source
 from headrace.storage.log_damage import find_damage, find_damage_named
-from headrace.syntax.call_arguments import return_location
-from headrace.syntax.locations import find_raised, innermost
+from headrace.syntax.locations import find_raised, innermost, return_location
 
 _TRANSIENT = re.compile(
     r"TimeoutException|Connection refused|SocketTimeout|No route to host|FAILED_TO_FETCH"

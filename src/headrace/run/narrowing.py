@@ -22,8 +22,9 @@ from headrace.errors import (
 from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import session_settings
+from headrace.plan.modes import AsRecords
 from headrace.plan.stages import PlannedFlow
-from headrace.run.context import AsRecords, BuildRanges
+from headrace.run.context import BuildRanges
 from headrace.run.failures import Failures, find_raising
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession

@@ -55,7 +55,7 @@ from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 
 def register_tables(plan: Plan, spark: SparkSession) -> None:

@@ -78,7 +78,7 @@ def flow_target(planned: PlannedFlow, context: UpdateContext, spark: SparkSessio
                 tracked=tracked,
                 tombstones=HiddenEvents(path=tombstones, keys=keys),
                 shared=_shared_tables().of(path),
-                index_memory=index_memory(settings),
+                index_memory=_index_memory(settings),
             )
         case AutoCdcFlow(keys=keys, truncates=truncates, kept_if_null=kept):
             return MergeTarget(
@@ -89,7 +89,7 @@ def flow_target(planned: PlannedFlow, context: UpdateContext, spark: SparkSessio
                 duplicate_keys=settings.duplicate_keys,
                 tombstones=Tombstones(path=tombstones, keys=keys),
                 shared=_shared_tables().of(path),
-                index_memory=index_memory(settings),
+                index_memory=_index_memory(settings),
             )
         case _:
             assert_never(flow)
@@ -130,7 +130,7 @@ def refresh_target(stage: RefreshViewStage, plan: Plan) -> Target[RefreshStamp]:
     )
 
 
-def index_memory(settings: ProjectSettings) -> int:
+def _index_memory(settings: ProjectSettings) -> int:
     """How many bytes the indexes of the keys of all tables may need together; 0 for no index."""
     given = settings.index_memory
     return int(psutil.virtual_memory().total) // 4 if given is None else given

@@ -12,7 +12,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.systems import Systems
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 ADAPTIVE = "headrace.limit"
 """An option that Spark ignores: it marks sources whose limit adapts to the duration of batches."""

@@ -31,7 +31,7 @@ from headrace.state.facts import (
 )
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 from headrace.state.starting_positions import check_positions, open_after, open_next
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 
 def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> Opening:

@@ -20,7 +20,7 @@ def check_guarantee(root: Location) -> None:
     """
     if root.is_local:
         return
-    place = {"storage": root.path, "endpoint": root.files.table_options.get("aws_endpoint")}
+    place = {"storage": root.path, "endpoint": root.files.table_options.get("aws_endpoint_url_s3")}
     found = (root / RECORD).find_json()
     if isinstance(found, dict) and place.items() <= found.items():
         return

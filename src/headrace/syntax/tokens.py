@@ -44,13 +44,12 @@ def quote_string(text: str) -> str:
     return f"'{escaped}'"
 
 
+@dataclass(eq=False)
 class SqlTokenError(ValueError):
     """A comment, a string or a name in backquotes has no end, or a literal in hexadecimal is wrong."""
 
-    def __init__(self, index: int, opening: str) -> None:
-        super().__init__(f"{opening} has no end")
-        self.index = index
-        self.opening = opening
+    index: int
+    opening: str
 
 
 def tokenize(text: str) -> tuple[Token, ...]:

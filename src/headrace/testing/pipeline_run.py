@@ -17,8 +17,8 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import read_rows
+from headrace.plan.modes import SourceOverrides
 from headrace.project.pipeline import Pipeline
-from headrace.project.plan_queries import SourceOverrides
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.runtime.session import RunningSpark, open_spark

@@ -216,7 +216,9 @@ def query(table: DeltaTable, sql: str) -> Any:
     import pyarrow as pa
     from deltalake import QueryBuilder
 
-    return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
+    found = QueryBuilder().register("t", table).execute(sql)
+    # Its own `read_all` holds the interpreter's lock while it waits for the store.
+    return pa.RecordBatchReader.from_stream(found).read_all()
 
 
 class StoredFolders:

@@ -58,9 +58,10 @@ def test_datasets_and_profiles_are_completed(tmp_path: Path) -> None:
     (tmp_path / "transformations").mkdir()
     (tmp_path / "transformations" / "a.py").write_text(FILE)
     (tmp_path / "transformations" / "broken.py").write_text("def")
+    (tmp_path / "transformations" / "b.sql").write_text("CREATE STREAMING TABLE Paid AS SELECT * FROM x")
     (tmp_path / "lake" / "tables" / "default" / "old" / "_delta_log").mkdir(parents=True)
     assert completed(tmp_path, "pl") == ["plan"]
-    assert completed(tmp_path, "plan", "") == ["merged", "old", "orders", "recent", "sales.revenue"]
+    assert completed(tmp_path, "plan", "") == ["Paid", "merged", "old", "orders", "recent", "sales.revenue"]
     assert completed(tmp_path, "run", "--profile", "prod", "o") == ["old", "orders"]
     assert completed(tmp_path, "plan", "--profile", "") == ["dev", "prod"]
 

@@ -8,7 +8,7 @@ from tests.unit.declare.conftest import Load
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import StreamingTable
 from headrace.plan.validate import check_declarations, check_layout_columns
-from headrace.syntax.call_arguments import argument_location, return_location
+from headrace.syntax.locations import argument_location, return_location
 
 SCHEMA = {"fields": [{"name": "id", "type": "long"}, {"name": "page", "type": "string"}]}
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.types import FloatType, LongType, StructField, StructType
 
-from headrace.plan.local_rows import accepting_numbers
+from headrace.plan.function_patches import accepting_numbers
 
 ROW = StructType([StructField("id", LongType()), StructField("depth", FloatType())])
 

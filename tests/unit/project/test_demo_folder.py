@@ -15,7 +15,7 @@ FILES = {"headrace.yml": "name: demo\n", "transformations/sales.py": "x = 1\n"}
 def test_a_new_folder_holds_the_pipeline(tmp_path: Path) -> None:
     demo = open_demo(tmp_path / "demo")
     assert not demo.renewed
-    assert write_pipeline(demo, FILES) is None
+    write_pipeline(demo, FILES)
     assert (tmp_path / "demo/transformations/sales.py").read_text() == "x = 1\n"
 
 
@@ -48,29 +48,27 @@ def test_an_earlier_demo_is_renewed(tmp_path: Path) -> None:
     again.broker.mkdir(parents=True)
     (again.broker / "old").write_text("old")
     assert again.renewed
-    assert write_pipeline(again, FILES) is None
+    write_pipeline(again, FILES)
     assert not (path / "lake").exists()
     assert not again.broker.exists()
     assert (path / "headrace.yml").read_text() == "name: demo\n"
 
 
-def test_what_the_user_has_changed_or_added_is_moved_aside_not_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "done"), [("transformations/sales.py", "changed"), ("transformations/more.py", "added")]
+)
+def test_a_folder_in_which_the_user_has_changed_or_added_a_file_is_left_alone(
+    tmp_path: Path, name: str, done: str
+) -> None:
     path = tmp_path / "demo"
     write_pipeline(open_demo(path), FILES)
-    (path / "transformations/sales.py").write_text("x = 2  # mine\n")
-    (path / "transformations/more.py").write_text("y = 1\n")
     (path / ".git").mkdir()
     (path / ".git/config").write_text("mine")
-    kept = write_pipeline(open_demo(path), FILES)
-    assert kept is not None
-    assert (kept / "transformations/sales.py").read_text() == "x = 2  # mine\n"
-    assert (kept / "transformations/more.py").read_text() == "y = 1\n"
-    assert not (kept / "headrace.yml").exists()
-    assert (path / "transformations/sales.py").read_text() == "x = 1\n"
-    assert not (path / "transformations/more.py").exists()
-    assert (path / ".git/config").read_text() == "mine"
-    assert write_pipeline(open_demo(path), FILES) is None
-    assert (kept / "transformations/sales.py").exists()
+    assert open_demo(path).renewed
+    (path / name).write_text("x = 2  # mine\n")
+    with pytest.raises(DemoFolderTakenError, match=f"{name} was {done} after an earlier demo"):
+        open_demo(path)
+    assert (path / name).read_text() == "x = 2  # mine\n"
 
 
 def test_a_demo_that_ended_before_it_wrote_anything_is_renewed_not_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from headrace.errors import (
     FlowFailedError,
     HeadraceError,
     SourceLocation,
+    StorageAccessError,
     StorageUnwritableError,
     TableLostError,
 )
@@ -130,6 +131,19 @@ def test_a_continuous_run_waits_for_a_storage_that_cannot_be_written(
     update = make(mode)
     result = update.run(Runner([StorageUnwritableError("the disk is full"), "up to date"]))
     assert (result.outcome, len(update.stop.waits)) == (outcome, 1 if outcome == "up to date" else 0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "was_opened", "starts"),
+    [("continuous", True, 21), ("continuous", False, 1), ("triggered", True, TRIGGERED_ATTEMPTS)],
+)
+def test_a_continuous_run_waits_for_a_bucket_that_refuses_it_for_a_while(
+    make: Any, mode: str, was_opened: bool, starts: int
+) -> None:
+    refused = StorageAccessError("the bucket does not exist")
+    runner = Runner([*[refused] * 20, "up to date"], was_opened=was_opened)
+    result = make(mode).run(runner)
+    assert (runner.starts, result.error) == (starts, None if starts == 21 else refused)
 
 
 @pytest.mark.parametrize(("was_opened", "starts"), [(True, TRIGGERED_ATTEMPTS), (False, 1)])

@@ -104,7 +104,7 @@ def test_the_settings_of_the_spec_reach_each_client(tmp_path: Path, monkeypatch:
     found = load_project(file, redactor=redactor)
     assert found.storage.root.path == "s3://lake/v1"
     options = found.storage.root.files.table_options
-    assert options["aws_endpoint"] == "https://lake.minio.test"
+    assert options["aws_endpoint_url_s3"] == "https://lake.minio.test"
     assert options["aws_virtual_hosted_style_request"] == "true"
     assert (options["aws_region"], options["aws_allow_http"]) == ("eu-north-1", "false")
     assert (options["aws_access_key_id"], options["aws_secret_access_key"]) == (
@@ -148,6 +148,33 @@ def test_a_bucket_has_the_same_settings_in_the_whole_process(tmp_path: Path) -> 
     assert caught.value.params["bucket"] == "lake"
     with pytest.raises(SpecInvalidError):
         locate("s3://another/x")
+
+
+@pytest.mark.usefixtures("settings")
+def test_variables_of_the_environment_lead_no_client_to_another_store(
+    object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    bucket = object_server.make_bucket()
+    keys = f"access_key_id: {KEY}, secret_access_key: {SECRET}"
+    file = spec(
+        tmp_path,
+        f"storage: s3://{bucket}/v1",
+        f"object_storage: {{s3: {{endpoint: '{object_server.url}', region: us-east-1, {keys}}}}}",
+    )
+    root = load_project(file).storage.root
+    (root / "file").create("text")
+    options = dict(root.files.table_options)
+    deltalake.write_deltalake((root / "table").path, pa.table({"n": [1]}), storage_options=options)
+    listed = object_server.client.list_objects_v2(Bucket=bucket)["Contents"]
+    assert {one["Key"].split("/")[1] for one in listed} == {"file", "table"}
+
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of other keys")
+    assert (root / "file").read_text() == "text"
+    with pytest.raises(StorageAccessError, match="AWS_SESSION_TOKEN"):
+        _ = root.files.table_options
 
 
 # Credentials.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,7 +28,6 @@ from headrace.sources.kafka.subscription import whole
 
 if TYPE_CHECKING:
     from headrace.project.ingesting import IngestFolder, IngestRequest, PreparedTopic
-    from headrace.project.pipeline import Pipeline
 
 _SHOWN_ROWS = 20
 
@@ -121,42 +120,82 @@ def ingest(
     given = {name: value for name, value in options.items() if value not in (None, False)}
     request = IngestRequest(given=given, schema=schema, update_schema=update_schema, trial=trial)
     settings = invocation.settings(anywhere=True)
-    folder = IngestFolder(settings, trial=trial)
-    prepared, errors = _prepare(invocation.output, topic, topics, request, folder, settings)
+    ingestion = _Ingestion(invocation.output, settings, IngestFolder(settings, trial=trial))
+    ingestion.prepare(topic, topics, request)
     if save is not None:
-        return _save(save, prepared, errors, settings)
+        return ingestion.save(save)
     care = {"optimize": once and not no_optimize, "vacuum": once and not no_vacuum}
-    return _run(invocation.output, folder, prepared, errors, log, care, continuous=not once)
+    return ingestion.run(log, care, continuous=not once)
 
 
-def _prepare(
-    output: Output,
-    topic: str | None,
-    topics: str | None,
-    request: IngestRequest,
-    folder: IngestFolder,
-    settings: ProjectSettings,
-) -> tuple[list[PreparedTopic], list[HeadraceError]]:
-    """The topics with their schemas, and the errors of topics of a pattern that cannot be ingested."""
-    from headrace.project.ingesting import check_tables, prepare
+@dataclass
+class _Ingestion:
+    output: Output
+    settings: ProjectSettings
+    folder: IngestFolder
+    prepared: list[PreparedTopic] = field(default_factory=list)
+    errors: list[HeadraceError] = field(default_factory=list)
+    """The errors of topics of a pattern that cannot be ingested."""
 
-    kafka = reach(settings.kafka, output)
-    reached = replace(settings, kafka=kafka.connection)
-    prepared, errors = [], []
-    for name in [topic] if topic is not None else _matching(topics or "", kafka):
-        try:
-            with output.progress(f"Reading {name}"):
-                prepared.append(prepare(name, request, folder, reached))
-        except TopicNotFoundError as error:
-            raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error
-        except HeadraceError as error:
-            if topics is None:
-                raise
-            errors.append(error)
-    if not prepared:
-        raise errors[0]
-    check_tables(one.ingested for one in prepared)
-    return prepared, errors
+    def prepare(self, topic: str | None, topics: str | None, request: IngestRequest) -> None:
+        """Read the schemas of the topics."""
+        from headrace.project.ingesting import check_tables, prepare
+
+        kafka = reach(self.settings.kafka, self.output)
+        reached = replace(self.settings, kafka=kafka.connection)
+        for name in [topic] if topic is not None else _matching(topics or "", kafka):
+            try:
+                with self.output.progress(f"Reading {name}"):
+                    self.prepared.append(prepare(name, request, self.folder, reached))
+            except TopicNotFoundError as error:
+                raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error
+            except HeadraceError as error:
+                if topics is None:
+                    raise
+                self.errors.append(error)
+        if not self.prepared:
+            raise self.errors[0]
+        check_tables(one.ingested for one in self.prepared)
+
+    def run(self, log: LogSettings, care: Mapping[str, bool], *, continuous: bool) -> Result:
+        from headrace.project.pipeline import Pipeline
+
+        output, is_trial = self.output, self.folder.is_trial
+        for one in self.prepared:
+            output.line({"ingest": one.to_json()})
+            for line in _lines(one):
+                output.note(line)
+        settings = self.folder.open(self.prepared)
+        output.folders.insert(0, settings.root)
+        tables = [name for one in self.prepared for name in one.ingested.tables]
+        with Pipeline(settings) as pipeline:
+            with watched(output, settings, "Starting Spark") as (watch, stop, received):
+                result = pipeline.run(continuous=continuous, emit=watch, stop=stop, log=log)
+            if result.outcome != "failed" and not received and not is_trial and any(care.values()):
+                with output.progress("Maintaining the tables"):
+                    done = pipeline.maintain(tables, optimize=care["optimize"], vacuum=care["vacuum"])
+                for care_done in done:
+                    output.line({"maintenance": care_done.to_json()})
+                    for line in care_done.lines():
+                        output.note(line)
+            for error in self.errors:
+                output.error(error)
+            shown = show_outcome(output, result, received)
+            for table in tables if is_trial and result.outcome != "failed" else ():
+                _show_rows(output, pipeline.read(table, limit=_SHOWN_ROWS))
+        return replace(shown, exit_code=shown.exit_code or (1 if self.errors else 0))
+
+    def save(self, folder: Path) -> Result:
+        from headrace.project.ingesting import save_pipeline
+
+        written, variables = save_pipeline(folder, self.prepared, self.settings)
+        lines = ["Wrote", *(f"  {file}" for file in written)]
+        if variables:
+            lines += ["Set these variables of the environment", *(f"  {name}" for name in variables)]
+        lines += ["Next", f"  headrace run --project {shlex.quote(str(folder))}"]
+        data = {"paths": [str(file) for file in written], "variables": variables}
+        code = 1 if self.errors else 0
+        return Result(data=data, text="\n".join(lines), errors=self.errors, exit_code=code)
 
 
 def _matching(pattern: str, kafka: ReachedKafka) -> Sequence[str]:
@@ -180,50 +219,6 @@ def _matching(pattern: str, kafka: ReachedKafka) -> Sequence[str]:
     return found
 
 
-def _run(
-    output: Output,
-    folder: IngestFolder,
-    prepared: Sequence[PreparedTopic],
-    errors: Sequence[HeadraceError],
-    log: LogSettings,
-    care: Mapping[str, bool],
-    *,
-    continuous: bool,
-) -> Result:
-    from headrace.project.pipeline import Pipeline
-
-    for one in prepared:
-        output.line({"ingest": one.to_json()})
-        for line in _lines(one):
-            output.note(line)
-    settings = folder.open(prepared)
-    output.folders.insert(0, settings.root)
-    with Pipeline(settings) as pipeline:
-        with watched(output, settings, "Starting Spark") as (watch, stop, received):
-            result = pipeline.run(continuous=continuous, emit=watch, stop=stop, log=log)
-        if result.outcome != "failed" and not received and not folder.is_trial:
-            _maintain(output, pipeline, [name for one in prepared for name in one.ingested.tables], care)
-        for error in errors:
-            output.error(error)
-        shown = show_outcome(output, result, received)
-        if folder.is_trial and result.outcome != "failed":
-            for table in (name for one in prepared for name in one.ingested.tables):
-                _show_rows(output, pipeline.read(table, limit=_SHOWN_ROWS))
-    return replace(shown, exit_code=shown.exit_code or (1 if errors else 0))
-
-
-def _maintain(output: Output, pipeline: Pipeline, tables: Sequence[str], care: Mapping[str, bool]) -> None:
-    """Compact and vacuum the tables where that is due, and print what was done."""
-    if not any(care.values()):
-        return
-    with output.progress("Maintaining the tables"):
-        done = pipeline.maintain(tables, optimize=care["optimize"], vacuum=care["vacuum"])
-    for one in done:
-        output.line({"maintenance": one.to_json()})
-        for line in one.lines():
-            output.note(line)
-
-
 def _show_rows(output: Output, rows: Any) -> None:
     output.line({"rows": rows.to_json()})
     if isinstance(output, TextOutput):
@@ -231,23 +226,6 @@ def _show_rows(output: Output, rows: Any) -> None:
         table, remark = table_rows(rows)
         count = f"{counted(len(rows.rows), 'row')}{more} of {rows.table}{remark}"
         output.console().print(Group(table, Text(count)))
-
-
-def _save(
-    folder: Path,
-    prepared: Sequence[PreparedTopic],
-    errors: Sequence[HeadraceError],
-    settings: ProjectSettings,
-) -> Result:
-    from headrace.project.ingesting import save_pipeline
-
-    written, variables = save_pipeline(folder, prepared, settings)
-    lines = ["Wrote", *(f"  {file}" for file in written)]
-    if variables:
-        lines += ["Set these variables of the environment", *(f"  {name}" for name in variables)]
-    lines += ["Next", f"  headrace run --project {shlex.quote(str(folder))}"]
-    data = {"paths": [str(file) for file in written], "variables": variables}
-    return Result(data=data, text="\n".join(lines), errors=errors, exit_code=1 if errors else 0)
 
 
 def _lines(one: PreparedTopic) -> Iterator[str]:

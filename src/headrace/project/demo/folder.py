@@ -9,7 +9,6 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _OWN = ".demo"
 _WRITTEN = "written.json"
-_EDITED = "edited"
 _LAKE = "lake"
 
 
@@ -62,7 +60,9 @@ def open_demo(path: Path) -> DemoFolder:
         what = "a folder that the demo did not create" if path.is_dir() else "a file"
         raise _taken(path, f"{path} is {what}")
     demo = DemoFolder(path, renewed=renewed)
-    if not renewed:
+    if renewed:
+        _check_unchanged(demo)
+    else:
         try:
             demo.own.mkdir(parents=True, exist_ok=True)
             # From here on the folder is a demo's: one that ends at once is renewed, not refused.
@@ -72,15 +72,17 @@ def open_demo(path: Path) -> DemoFolder:
     return demo
 
 
-def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
+def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> None:
     """Write the pipeline, in place of an earlier demo's tables, topic and files. The processes of the earlier
-    demo must have ended. Return the folder of the files that the user had changed or added since the earlier
-    demo."""
+    demo must have ended."""
     try:
-        kept = _clear(demo) if demo.renewed else None
+        for old in (demo.path / _LAKE, demo.broker, demo.scratch):
+            shutil.rmtree(old, ignore_errors=True)
+        demo.driver_log.unlink(missing_ok=True)
+        for name in json.loads((demo.own / _WRITTEN).read_text(encoding="utf-8")):
+            (demo.path / name).unlink(missing_ok=True)
         sums = {name: _sum(text.encode()) for name, text in files.items()}
         (demo.own / _WRITTEN).write_text(json.dumps(sums, indent=2), encoding="utf-8")
-        demo.clear_scratch()
         demo.scratch.mkdir()
         for name, text in files.items():
             file = demo.path / name
@@ -88,7 +90,6 @@ def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
             file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _unwritable(demo.path, error) from error
-    return kept
 
 
 def rewrite(demo: DemoFolder, name: str, before: str, after: str) -> None:
@@ -120,28 +121,17 @@ def _unwritable(path: Path, error: OSError) -> StorageUnwritableError:
     )
 
 
-def _clear(demo: DemoFolder) -> Path | None:
-    """Remove the files of the earlier demo; files that the user has changed or added are moved."""
+def _check_unchanged(demo: DemoFolder) -> None:
+    """Refuse the folder of an earlier demo with files that the user has changed or added."""
     sums: dict[str, str] = json.loads((demo.own / _WRITTEN).read_text(encoding="utf-8"))
-    aside = demo.path / _EDITED / f"{datetime.now():%Y-%m-%d-%H%M%S}"
-    kept = None
-    shutil.rmtree(demo.path / _LAKE, ignore_errors=True)
-    shutil.rmtree(demo.broker, ignore_errors=True)
-    demo.driver_log.unlink(missing_ok=True)
     for file in sorted(path for path in demo.path.rglob("*") if path.is_file()):
         name = file.relative_to(demo.path)
-        first = name.parts[0]
         # Hidden folders are the demo's own, or belong to the user's tools.
-        hidden = first.startswith(".") and len(name.parts) > 1
-        if hidden or first == _EDITED or "__pycache__" in name.parts:
+        if (name.parts[0].startswith(".") and len(name.parts) > 1) or name.parts[0] == _LAKE:
             continue
-        if sums.get(name.as_posix()) == _sum(file.read_bytes()):
-            file.unlink()
-            continue
-        kept = aside
-        (aside / name).parent.mkdir(parents=True, exist_ok=True)
-        file.replace(aside / name)
-    return kept
+        if "__pycache__" not in name.parts and sums.get(name.as_posix()) != _sum(file.read_bytes()):
+            done = "changed" if name.as_posix() in sums else "added"
+            raise _taken(demo.path, f"{file} was {done} after an earlier demo had written the folder")
 
 
 def _sum(data: bytes) -> str:

@@ -195,12 +195,10 @@ class Demo:
         if folder.renewed:
             end_leftover(folder.driver_pid)
             Broker(folder.broker).stop()
-        kept = write_pipeline(folder, self._files)
+        write_pipeline(folder, self._files)
         self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   (you can edit it)")
         if folder.renewed:
             self._screen.fact("", "the tables and the topic of an earlier demo were replaced")
-        if kept is not None:
-            self._screen.fact("", f"the files that you had changed were moved to {kept}")
         return folder
 
     def _start_broker(self, folder: DemoFolder, stack: ExitStack) -> ProjectSettings:

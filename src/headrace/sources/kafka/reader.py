@@ -34,7 +34,7 @@ from headrace.sources.requests import (
     fails_on_loss,
     refuse_silent_loss,
 )
-from headrace.syntax.call_arguments import argument_location
+from headrace.syntax.locations import argument_location
 
 _SERVERS = "kafka.bootstrap.servers"
 _WHOLE_NUMBERS = (

@@ -106,6 +106,9 @@ class S3Access:
                     self._told.add(secret)
                     for learn in self._learners:
                         learn(secret)
+            if not found.token and os.environ.get("AWS_SESSION_TOKEN"):
+                # `deltalake` would send it with these keys.
+                raise self._failed("AWS_SESSION_TOKEN is set, but the keys come from elsewhere: unset it")
             # Under the lock: another thread could renew them in between.
             expires = _expires(source)
         return Credentials(

@@ -10,7 +10,7 @@ from headrace.storage.objects import ObjectFiles
 from headrace.storage.s3.access import S3Access
 
 if TYPE_CHECKING:
-    from obstore.store import S3Credential, S3Store
+    from obstore.store import S3Config, S3Credential, S3Store
 
 SCHEME = "s3"
 
@@ -37,7 +37,10 @@ class S3Files(ObjectFiles):
 
         # A problem with the credentials shows here as what it is.
         reach = self.access.reach(bucket)
-        endpoint = reach.bucket_endpoint
+        # A variable of the environment holds for a setting without a value here.
+        config: S3Config = {"skip_signature": False}
+        if reach.bucket_endpoint is not None:
+            config["aws_endpoint_url_s3"] = reach.bucket_endpoint
         return S3Store(
             bucket,
             region=reach.region,
@@ -45,7 +48,7 @@ class S3Files(ObjectFiles):
             credential_provider=self._give_credentials,
             client_options={"allow_http": reach.allows_http},
             retry_config={"max_retries": _RETRIES, "retry_timeout": _RETRY_TIMEOUT},
-            config={} if endpoint is None else {"endpoint": endpoint},
+            config=config,
         )
 
     def _give_credentials(self) -> S3Credential:
