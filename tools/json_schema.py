@@ -579,6 +579,16 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
     "full-refresh": (*RUN, "#NotDone"),
     "erase": ("#NotDone", "#Erasure"),
     "maintain": ({"tables": ["#Maintenance"]},),
+    "storage copy": (
+        {
+            "done": "bool",
+            "source": "text",
+            "target": "text",
+            "files": "int",
+            "size_bytes": "int",
+            "kept": "int",
+        },
+    ),
     "pin": (
         {"pins": ["#Pin"], "readers": ["#Reader"]},
         {"pinned": "#Pin"},

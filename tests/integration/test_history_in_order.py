@@ -19,7 +19,7 @@ from cdc_table import create_table, history_target
 from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.counts import HistoryChanges
-from headrace.sinks.delta import history_positions, key_events, placed_rows
+from headrace.sinks.delta import key_events, placed_rows
 from headrace.sinks.delta.folding import SharedTable
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.table_index import HistoryIndex
@@ -46,14 +46,14 @@ def table(spark: SparkSession, tmp_path: Path) -> Table:
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """How many keys of each batch were in order, and how many had a late record."""
     found: list[tuple[int, int]] = []
-    choose = history_positions.chosen_in_order
+    choose = key_events.chosen_in_order
 
     def chosen(*given: Any) -> Any:
         keys = choose(*given)
         found.append((int(keys.sum()), int((~keys).sum())))
         return keys
 
-    monkeypatch.setattr(history_positions, "chosen_in_order", chosen)
+    monkeypatch.setattr(key_events, "chosen_in_order", chosen)
     return found
 
 
@@ -104,13 +104,11 @@ def test_the_table_holds_the_history_of_each_key_with_and_without_late_records(
 
 
 def _equal_is_newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        history_positions, "is_newer", lambda known, oldest, newest: ~known | (oldest >= newest)
-    )
+    monkeypatch.setattr(key_events, "is_newer", lambda known, oldest, newest: ~known | (oldest >= newest))
 
 
 def _all_is_newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_positions, "is_newer", lambda known, *_: np.ones_like(known))
+    monkeypatch.setattr(key_events, "is_newer", lambda known, *_: np.ones_like(known))
 
 
 def _old_rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +128,7 @@ def _every_change_begins_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _no_hidden_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        history_positions,
-        "hidden_of",
-        lambda changes, keys: key_events.hidden_of(changes, keys).where("false"),
+        key_events, "hidden_of", lambda changes, keys: key_events.hidden_of(changes, keys).where("false")
     )
 
 

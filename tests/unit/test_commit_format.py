@@ -14,7 +14,7 @@ from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.commit import batch_metadata, generation_metadata, refresh_metadata
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
 from headrace.sources.delta.facts import DeltaPosition
-from headrace.sources.files.facts import FilePosition
+from headrace.sources.files.lists import FilePosition
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import FENCED, Open
 from headrace.storage.table_log import replay_transaction

@@ -103,6 +103,7 @@ GROUPS = {
         "maintain": "Compact and vacuum tables, and clean their logs",
         "pin": "Keep a version of a table readable for a time",
         "erase": "Delete rows of a table and of the tables downstream",
+        "storage": "Copy the storage to a bucket or a folder",
     },
     "Kafka topics": {
         "produce": "Write records to a topic",

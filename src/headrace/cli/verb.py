@@ -63,6 +63,13 @@ class Invocation:
             typed = [one.replace("headrace run", self.output.typed) for one in error.remedies]
             raise error.with_(remedies=typed) from None
 
+    def stored(self, *, anywhere: bool = False) -> ProjectSettings:
+        """The pipeline's settings, for commands that read its storage."""
+        from headrace.storage.incomplete import check_complete
+
+        check_complete((settings := self.settings(anywhere=anywhere)).storage.root)
+        return settings
+
     @contextmanager
     def pipeline(self) -> Iterator[Pipeline]:
         """The pipeline of ``--project`` or of the current folder, with its folder as working directory.

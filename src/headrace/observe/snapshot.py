@@ -25,8 +25,7 @@ from headrace.observe.status import (
 )
 from headrace.observe.versions import CHECKPOINT, RecentCommits, load_tail
 from headrace.sources.registry import kind_of, range_of, read_back
-from headrace.sources.requests import Lag
-from headrace.sources.systems import Asking, Systems
+from headrace.sources.requests import Asking, Lag, Systems
 from headrace.state.identity import find_checkpoints, generations, load_identity
 from headrace.state.lease import VIEW, Driver, Observer
 from headrace.state.ledger import Ledger

@@ -13,9 +13,8 @@ from headrace.plan.stages import Plan, PlannedFlow
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.kind import SourceKind
 from headrace.sources.registry import build_source, kind_for, kind_of
-from headrace.sources.requests import ReadRequest, SourceRead
+from headrace.sources.requests import ReadRequest, SourceRead, StreamRead
 from headrace.sources.source import Source
-from headrace.sources.systems import StreamRead
 from headrace.storage.location import Location
 
 Treat = Callable[["DataFrame", SourceKind], "DataFrame"]  # changes the records of a source of the given kind

@@ -31,9 +31,8 @@ from headrace.plan.validate import raise_all
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import read_checksum
 from headrace.sources.registry import build_source, kind_for
-from headrace.sources.requests import ADAPTIVE, Found
+from headrace.sources.requests import ADAPTIVE, Found, StreamRead, Systems
 from headrace.sources.source import Source
-from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.identity import QueryRecord, generations, load_identity, load_query
 from headrace.storage.layout import Storage

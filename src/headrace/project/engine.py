@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.run.context import UpdateContext
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
-    from headrace.sources.systems import Systems
+    from headrace.sources.requests import Systems
 
 _LOG = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Engine:
     ) -> Systems:
         """The systems of the pipeline's sources. `asks_once`: whether a system that did not answer is not
         asked again."""
-        from headrace.sources.systems import Asking, Systems
+        from headrace.sources.requests import Asking, Systems
 
         asking = Asking(settings=lambda: settings, publishes=publishes, asks_once=asks_once)
         return Systems(storage=settings.storage, read_table=self.read_table, asking=asking)

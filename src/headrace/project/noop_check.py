@@ -43,8 +43,8 @@ from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.registry import load_source
+from headrace.sources.requests import Asking, Systems
 from headrace.sources.schemas import SchemaFile, read_schema
-from headrace.sources.systems import Asking, Systems
 from headrace.state.facts import Continue
 from headrace.state.opening import decide
 from headrace.storage.location import Location

@@ -18,6 +18,7 @@ from headrace.plan.modes import REAL_SOURCES, SourceOverrides
 from headrace.project.engine import Engine
 from headrace.project.stored_pipeline import StoredPipeline
 from headrace.project.updating import Update
+from headrace.storage.incomplete import check_complete
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings
@@ -57,6 +58,7 @@ class Pipeline(StoredPipeline):
     """
 
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides = REAL_SOURCES) -> None:
+        check_complete(settings.storage.root)
         super().__init__(settings, Engine(settings, overrides))
 
     @classmethod

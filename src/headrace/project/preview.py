@@ -54,8 +54,7 @@ from headrace.sources.delta.reader import as_inserts, changes_of
 from headrace.sources.files.bad_files import explain_bad_file
 from headrace.sources.records import CARRIED
 from headrace.sources.registry import COORDINATES, kind_for
-from headrace.sources.requests import Sampling, SourceRead, SourceSeen
-from headrace.sources.systems import Systems
+from headrace.sources.requests import Sampling, SourceRead, SourceSeen, Systems
 
 _EXAMPLES = 3  # the number of bad records that a preview shows for each reason
 _PLAIN = (

@@ -31,7 +31,7 @@ from headrace.sinks.delta.reader import ReadTable
 from headrace.sinks.delta.table import read_state
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
-from headrace.sources.systems import Systems
+from headrace.sources.requests import Systems
 from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate

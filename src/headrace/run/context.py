@@ -21,8 +21,8 @@ from headrace.run.failures import Failures
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
+from headrace.sources.requests import Systems
 from headrace.sources.source import Source
-from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
 from headrace.storage.location import Location
 

@@ -12,7 +12,7 @@ from headrace.runtime.defaults import available_cores
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.limits import AdaptiveLimit
 from headrace.sources.registry import kind_of
-from headrace.sources.systems import Systems
+from headrace.sources.requests import Systems
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery

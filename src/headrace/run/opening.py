@@ -24,8 +24,7 @@ from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import CLEARING
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout, TargetState, keeps_state
 from headrace.sources.registry import join_marks, kind_for, kind_of
-from headrace.sources.requests import Seed
-from headrace.sources.systems import Seeding
+from headrace.sources.requests import Seed, Seeding
 from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, RenameFlow, SourceFacts
 from headrace.state.identity import (
     QUERY,

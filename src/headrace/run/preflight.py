@@ -26,7 +26,7 @@ from headrace.run.targets import target_reader
 from headrace.run.views import input_missing
 from headrace.sinks.delta.reader import ReadTable
 from headrace.sinks.delta.table import TableState
-from headrace.sources.systems import Systems
+from headrace.sources.requests import Systems
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 

@@ -29,8 +29,7 @@ from headrace.model.table_events import SnapshotSkipped
 from headrace.plan.stages import PlannedFlow
 from headrace.sinks.target import BatchStamp, Committed
 from headrace.sources.registry import kind_of
-from headrace.sources.requests import Lag
-from headrace.sources.systems import Systems
+from headrace.sources.requests import Lag, Systems
 from headrace.storage.location import Location
 
 _INTERVAL_S = 1.0

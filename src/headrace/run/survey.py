@@ -29,7 +29,7 @@ from headrace.sources.registry import (
     load_next_positions,
     read_back,
 )
-from headrace.sources.systems import Past, Systems
+from headrace.sources.requests import Past, Systems
 from headrace.state.facts import FENCED, CheckpointFacts, FlowFacts, SourceFacts, TableFacts
 from headrace.state.history import History, load_history
 from headrace.state.identity import generations, load_identity, load_query

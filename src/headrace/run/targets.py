@@ -18,8 +18,8 @@ from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.append import AppendTarget, FlowTable, SinkTarget
 from headrace.sinks.delta.folding import SharedTables
-from headrace.sinks.delta.groups import GroupsTarget
 from headrace.sinks.delta.history import HistoryTarget
+from headrace.sinks.delta.keyed import GroupsTarget
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.reader import DeltaReader, ReadTable

@@ -134,8 +134,7 @@ def _open(asked: SparkRequest, shared: bool) -> RunningSpark:
 def _attach(asked: SparkRequest) -> RunningSpark | None:
     """Returns a session in an engine; None if the command needs a JVM of its own, or there is no engine."""
     from headrace.runtime.engine.choice import choose_engine
-    from headrace.runtime.engine.client import NoEngineError, attach
-    from headrace.runtime.engine.session import open_session
+    from headrace.runtime.engine.client import NoEngineError, attach, open_session
 
     try:
         choice = choose_engine(asked.conf, asked.master, asked.memory, asked.redactor, asked.storage)

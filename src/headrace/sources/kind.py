@@ -17,9 +17,8 @@ from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.parts import Part
-from headrace.sources.requests import Lag, Reader, Seed, Unrecoverable
+from headrace.sources.requests import Lag, Reader, Seed, Seeding, StreamRead, Systems, Unrecoverable
 from headrace.sources.source import Source
-from headrace.sources.systems import Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity

@@ -16,8 +16,8 @@ from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.coordinates import RecordCoordinates
 from headrace.model.ranges import Position, SourceRange, marks_of
 from headrace.sources.kind import FlowRun, Guard, SourceKind
+from headrace.sources.requests import StreamRead
 from headrace.sources.source import Source
-from headrace.sources.systems import StreamRead
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, corrupt
 from headrace.state.offset_log import load_offsets, offsets_path
 from headrace.storage.location import Location

@@ -21,8 +21,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
 from headrace.sources.limits import Meter
-from headrace.sources.requests import Found, Server, SourceRead
-from headrace.sources.systems import Past, Systems
+from headrace.sources.requests import Found, Past, Server, SourceRead, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location

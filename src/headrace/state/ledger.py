@@ -87,7 +87,9 @@ class Ledger:
         entries = [one for one in mine if "replay" not in one]
         replays = [one for one in mine if "replay" in one]
         foreign = others = [one for one in found if "headrace" not in one]
-        data, before = held[-1] if held and first == expected and _can_grow(held[-1][1]) else (None, None)
+        data, before = held[-1] if held and first == expected else (None, None)
+        if before is not None and len(before["batches"]) + len(before.get("others", ())) >= _ENTRIES:
+            data = before = None
         if before is not None:
             first, entries = before["versions"][0], [*before["batches"], *entries]
             others = [*before.get("others", ()), *others]
@@ -220,11 +222,6 @@ class Ledger:
 
 def _next_version(folds: Iterable[Mapping[str, Any]]) -> int:
     return max((int(fold["versions"][1]) for fold in folds), default=-1) + 1
-
-
-def _can_grow(fold: Mapping[str, Any]) -> bool:
-    """Whether a fold is small enough to take more commits."""
-    return len(fold["batches"]) + len(fold.get("others", ())) < _ENTRIES
 
 
 def record_view(folder: Location, pipeline: str, view: TableName, table_id: str) -> None:

@@ -85,7 +85,7 @@ class LocalFiles:
 
     def create(self, path: str, data: bytes) -> bool:
         target = Path(path)
-        with _staged(target, data) as staged:
+        with _staged(target, [data]) as staged:
             try:
                 os.link(staged, target)
             except FileExistsError:
@@ -96,7 +96,11 @@ class LocalFiles:
         return True
 
     def replace(self, path: str, data: bytes) -> None:
-        with _staged(Path(path), data) as staged:
+        with _staged(Path(path), [data]) as staged:
+            staged.replace(path)
+
+    def write(self, path: str, parts: Iterator[bytes]) -> None:
+        with _staged(Path(path), parts) as staged:
             staged.replace(path)
 
     def swap(self, path: str, expected: bytes, data: bytes) -> bool:
@@ -191,13 +195,13 @@ def _read(path: str) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _staged(target: Path, data: bytes) -> Iterator[Path]:
+def _staged(target: Path, parts: Iterable[bytes]) -> Iterator[Path]:
     """A durable file beside the target, which is gone after the block."""
     staged = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with staged.open("wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         yield staged

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+PART_BYTES = 5 * 1024 * 1024
+"""What is read or written at once of a large file: the least that S3 takes as a part."""
+
 _SPARE_BYTES = 1024 * 1024
 """Left free by a write, for the files of the commit."""
 
@@ -88,6 +91,10 @@ class Files(Protocol):
 
     def replace(self, path: str, data: bytes) -> None:
         """Write a file whole: a reader sees the old content or the new one."""
+
+    def write(self, path: str, parts: Iterator[bytes]) -> str | None:
+        """Write a file whole from parts of `PART_BYTES`, of which the last can be smaller, with the memory of
+        a few parts. Return the tag that the storage gives the new file."""
 
     def swap(self, path: str, expected: bytes, data: bytes) -> bool:
         """Replace a file if its content is still the expected one; return whether this call has done it."""
@@ -274,6 +281,10 @@ class Location:
             if self.create(text) if held is None else self.swap(held, text):
                 return
             time.sleep(pause_s)
+
+    def write(self, parts: Iterator[bytes]) -> str | None:
+        with self._writing():
+            return self.files.write(self.path, parts)
 
     def swap(self, expected: bytes, text: str) -> bool:
         with self._writing():

@@ -11,19 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.errors import StorageAccessError, StorageUnreadableError
-from headrace.storage.location import FileState, Item, Result
+from headrace.storage.location import PART_BYTES, FileState, Item, Result
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _WHOLE_BYTES = 8 * 1024 * 1024
 """Objects up to this size are read with one request."""
-
-_PART_BYTES = 4 * 1024 * 1024
-"""What one request reads of a larger object."""
 
 _WRITE_ID = "headrace-write-id"
 _CODE, _MESSAGE = (re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message"))
@@ -94,7 +92,7 @@ class ObjectFiles:
             found = self._client.get(store, key)
             if found.meta["size"] > _WHOLE_BYTES:
                 large = _LargeObject(self._client, store, key, path, found.meta)
-                return io.BufferedReader(large, _PART_BYTES)
+                return io.BufferedReader(large, PART_BYTES)
             return io.BytesIO(bytes(found.bytes()))
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
@@ -153,6 +151,19 @@ class ObjectFiles:
     def replace(self, path: str, data: bytes) -> None:
         with _as_os_errors(path):
             self._client.put(*self._find(path), data)
+
+    def write(self, path: str, parts: Iterator[bytes]) -> str | None:
+        store, key = self._find(path)
+        first, second = next(parts, b""), next(parts, None)
+        with _as_os_errors(path):
+            if second is None:
+                return self._client.put(store, key, first)["e_tag"]  # type: ignore[no-any-return]
+            # Closed only at the end: what is not closed never becomes an object.
+            writer = self._client.open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=2)
+            for part in chain((first, second), parts):
+                writer.write(part)
+            writer.close()
+            return self._client.head(store, key)["e_tag"]  # type: ignore[no-any-return]
 
     def swap(self, path: str, expected: bytes, data: bytes) -> bool:
         with _as_os_errors(path):
@@ -304,7 +315,7 @@ class _LargeObject(io.RawIOBase):
     def readall(self) -> bytes:
         data = bytearray(max(self._size - self._position, 0))
         view = memoryview(data)
-        while view and (count := self.readinto(view[:_PART_BYTES])):
+        while view and (count := self.readinto(view[:PART_BYTES])):
             view = view[count:]
         return bytes(data)
 

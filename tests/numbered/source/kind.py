@@ -16,9 +16,8 @@ from headrace.model.coordinates import RecordCoordinates
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import Part
-from headrace.sources.requests import Found, Lag
+from headrace.sources.requests import Asking, Client, Found, Lag
 from headrace.sources.source import Source
-from headrace.sources.systems import Asking, Client
 from headrace.state.facts import NextPosition, SourceFacts
 
 COORDINATES = RecordCoordinates.of(log="STRING", number="BIGINT")

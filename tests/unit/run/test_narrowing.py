@@ -16,7 +16,7 @@ from headrace.errors import FlowFailedError, RecordUnparseableError, SourceLocat
 from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.run.narrowing import RecordSearch, _after, _without, find_first, find_reason, ranges_of
-from headrace.sources.files.facts import FilePosition
+from headrace.sources.files.lists import FilePosition
 from headrace.sources.kafka.kind import KIND
 from headrace.sources.kafka.position import KafkaOffsets, KafkaPart
 from headrace.sources.parts import FilePart, FileParts, Part

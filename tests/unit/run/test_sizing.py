@@ -8,7 +8,7 @@ import pytest
 
 from headrace.model.ranges import SourceRange
 from headrace.run.limits import count_records, limit_tasks
-from headrace.sources.files.facts import FilePosition
+from headrace.sources.files.lists import FilePosition
 from headrace.sources.kafka.position import KafkaOffsets
 
 

@@ -42,14 +42,14 @@ def test_a_fresh_machine_fails_in_nothing_and_is_not_written_to(tmp_path: Path) 
     assert not (tmp_path / "broker").exists()
 
 
-def test_the_engine_of_an_earlier_version_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = {"ok": True, "pid": 17, "memory_mb": 900, "sessions": []}
+def test_the_engines_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"ok": True, "pid": 17, "folder": "/shop", "memory_mb": 900, "sessions": []}
     monkeypatch.setattr(doctor, "is_engine_on", lambda: True)
     for module in (doctor, client):
         monkeypatch.setattr(module, "load_records", lambda: [None])
     monkeypatch.setattr(client, "ask", lambda record, do: answer)
     found = find(run_checks(), "engine")
-    assert (found.state, found.text) == ("ok", "process 17 in an unknown folder, 900 MB")
+    assert (found.state, found.text) == ("ok", "process 17 in /shop, 900 MB")
 
 
 def test_it_says_which_broker_a_pipeline_uses(tmp_path: Path, make_project: MakeProject) -> None:

@@ -22,7 +22,7 @@ from headrace.runtime import session
 from headrace.runtime.engine import client, server
 from headrace.runtime.engine.choice import EngineChoice, choose_engine
 from headrace.runtime.engine.client import NoEngineError, find_engines, stop_engines
-from headrace.runtime.engine.record import LOCK_FILE, EngineRecord, Wire, load_record, record_path
+from headrace.runtime.engine.record import EngineRecord, Wire, load_record, record_path
 from headrace.runtime.engine.server import is_over_when_idle
 from headrace.runtime.session import RunningSpark
 from waiting import until
@@ -151,10 +151,8 @@ def test_a_dead_engine_and_one_of_another_version_are_replaced(tmp_path: Path) -
         assert client._try(record(choice, tmp_path / "socket", "0.0.1"), choice, nothing) is None
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n", b"", b"[]\n", None])
-def test_another_program_at_the_socket_of_an_engine_is_left_alone(
-    tmp_path: Path, answer: bytes | None
-) -> None:
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n", b"", b"[]\n"])
+def test_another_program_at_the_socket_of_an_engine_is_left_alone(tmp_path: Path, answer: bytes) -> None:
     """It is found in seconds, once: the record is removed, and an engine is started."""
     choice = choose()
     with listening(tmp_path / "socket", answer):
@@ -165,6 +163,19 @@ def test_another_program_at_the_socket_of_an_engine_is_left_alone(
         assert load_record(choice.key) is None
         assert find_engines() == []
         assert stop_engines() == 0
+
+
+def test_an_engine_that_does_not_answer_is_not_used_until_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_REQUEST_S", 0.1)
+    choice = choose()
+    with listening(tmp_path / "socket", None):
+        found = record(choice, tmp_path / "socket")
+        with pytest.raises(NoEngineError, match="engine stop"):
+            client._try(found, choice, nothing)
+        assert stop_engines() == 0
+    assert load_record(choice.key) is None
 
 
 def test_a_command_says_why_it_could_not_use_the_engine(
@@ -223,21 +234,12 @@ def test_only_the_process_of_the_recorded_engine_is_killed(tmp_path: Path, is_ot
         # Until it has replaced the copy of this process, its words are those of this process.
         until(lambda: psutil.Process(process.pid).cmdline()[-1:] == [last], "it has started")
         found.save()
-        client._replace(found)
+        client.stop(found)
         assert (process.poll() is None) == is_other
         assert load_record(choice.key) is None
     finally:
         process.kill()
         process.wait()
-
-
-def test_an_engine_that_hangs_is_not_killed_below_another_command(tmp_path: Path) -> None:
-    found = record(choose(), tmp_path / "scratch" / "socket")
-    guard = tmp_path / "scratch" / "tag" / LOCK_FILE
-    guard.parent.mkdir(parents=True)
-    for pid, has_users in ((os.getpid(), False), (os.getppid(), True), (1 << 30, False)):
-        guard.write_text(str(pid))
-        assert client._has_users(found) == has_users
 
 
 def test_messages_that_arrive_together_are_read_one_by_one() -> None:

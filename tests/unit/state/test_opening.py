@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.ranges import OpaquePosition, Position, RecordMark
 from headrace.sources.delta.facts import DeltaFacts, DeltaPosition
-from headrace.sources.files.facts import FileFacts, FilePosition
+from headrace.sources.files.lists import FileFacts, FilePosition
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset
 from headrace.sources.kafka.position import KafkaOffsets

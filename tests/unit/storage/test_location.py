@@ -27,7 +27,7 @@ def part_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         if request.getfixturevalue("location").is_local:
             pytest.skip("a local file is always read in the same way")
         monkeypatch.setattr(objects, "_WHOLE_BYTES", 4)
-        monkeypatch.setattr(objects, "_PART_BYTES", 3)
+        monkeypatch.setattr(objects, "PART_BYTES", 3)
 
 
 def test_a_large_file_is_read_as_a_small_one(location: Location) -> None:

@@ -115,7 +115,7 @@ def test_a_failure_in_the_middle_of_a_large_object_is_the_same_error(
     lake: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "_WHOLE_BYTES", 4)
-    monkeypatch.setattr(objects, "_PART_BYTES", 4)
+    monkeypatch.setattr(objects, "PART_BYTES", 4)
     (lake / "f").replace("0123456789")
     with (lake / "f").open() as file:
         assert file.read(2) == b"01"

@@ -53,7 +53,7 @@ def events(
     Prints the events of this pipeline, the oldest first. A run writes its events about once a second. With
     --json, each event is one line. Starts no Spark.
     """
-    output, settings = invocation.output, invocation.settings()
+    output, settings = invocation.output, invocation.stored()
     chosen = EventFilter(
         pipeline=settings.name, schema=settings.database, flow=flow, level=level, since=since
     )

@@ -17,7 +17,7 @@ from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.contracts.inference import Inference, find_files, infer_files
 from headrace.contracts.schema_types import FOLDER
-from headrace.errors import StorageUnsupportedError, TopicNotFoundError
+from headrace.errors import TopicNotFoundError
 from headrace.model.texts import counted, duration_text
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.storage.locate import is_uri
@@ -69,12 +69,16 @@ def infer(
 
     refuse(
         (sample is not None and latest_by_key, "--sample and --latest-by-key cannot be used together"),
+        (
+            is_uri(source),
+            "`headrace infer` reads topics and local files only",
+            f"copy some files to this machine:   aws s3 cp --recursive {shlex.quote(source)} ./sample",
+            "then:   headrace infer ./sample",
+        ),
         (latest_by_key and "/" in source, "--latest-by-key needs a topic; records in files have no key"),
     )
     root = invocation.settings(anywhere=True).root
     began = time.monotonic()
-    if is_uri(source):
-        raise _not_local(source)
     if "/" in source:
         name, inference, usage = _read_folder(invocation, source, sample, root)
     else:
@@ -88,19 +92,6 @@ def infer(
     usage += f'schema="{shown}")'
     data = found.to_json() | {"path": shown, "written": written, "usage": usage}
     return Result(data=data, text="\n".join(_lines(found, shown, written, usage)))
-
-
-def _not_local(source: str) -> StorageUnsupportedError:
-    return StorageUnsupportedError(
-        f"`headrace infer` reads topics and local files; `{source}` is neither",
-        facts=("nothing was written",),
-        remedies=(
-            "copy some of the files to this machine, such as:   "
-            f"aws s3 cp --recursive {shlex.quote(source)} ./sample",
-            "then:   headrace infer ./sample",
-        ),
-        params={"storage": source, "scheme": source.partition(":")[0]},
-    )
 
 
 def _read_folder(

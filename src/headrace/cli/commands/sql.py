@@ -84,7 +84,7 @@ def sql(
     from headrace.shell.definitions import Definitions
     from headrace.shell.shell import Shell, Streams
 
-    settings = invocation.settings(anywhere=True)
+    settings = invocation.stored(anywhere=True)
     processes = StreamProcesses(invocation, Definitions(settings), log, detached=detach, once=once)
     if stream is not None:
         return processes.watch(Streams(Definitions(settings)), stream)

@@ -49,7 +49,7 @@ def tables(invocation: Invocation, table: str | None, orphaned: bool, remove: bo
             raise click.UsageError("--remove needs the name of one table")
         return _remove(invocation, table, yes=yes)
     with invocation.output.progress("Reading"):
-        settings = invocation.settings()
+        settings = invocation.stored()
         if table is not None:
             one = describe_table(settings, table)
             return Result(data=one.to_json(), text=lambda: _described(one))
@@ -69,7 +69,7 @@ def tables(invocation: Invocation, table: str | None, orphaned: bool, remove: bo
 def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
     from headrace.project.orphans import load_orphaned
 
-    output, settings = invocation.output, invocation.settings()
+    output, settings = invocation.output, invocation.stored()
     name = find_dataset(table, settings)
     found = load_orphaned(settings, name)
     lines = [f"{found.files:,} files ({size_text(found.size_bytes)}) would be removed:"]
@@ -171,7 +171,7 @@ def read(
         where=where, limit=limit, columns=tuple(split_columns(columns)), version=version, timestamp=timestamp
     )
     with invocation.output.progress("Reading"):
-        rows = read_rows(locate_table(table, invocation.settings), selection)
+        rows = read_rows(locate_table(table, invocation.stored), selection)
 
     def rendered() -> Group:
         table, remark = table_rows(rows, with_sequences=columns is not None)

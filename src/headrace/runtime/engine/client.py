@@ -1,4 +1,4 @@
-"""Attaches this process to an engine, and starts one if there is none."""
+"""Attaches this process to an engine, starts one if there is none, and opens PySpark's side of a session."""
 
 from __future__ import annotations
 
@@ -8,36 +8,39 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import psutil
 
 from headrace.runtime.engine.choice import EngineChoice, belongs_to_jvm
+from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
 from headrace.runtime.engine.record import (
-    LOCK_FILE,
     EngineRecord,
     Wire,
     engine_folder,
     load_record,
     load_records,
+    set_attachment,
 )
+from headrace.runtime.gateway import changed_environment, forget_gateway, kept_interrupt, worker_environment
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import logs_folder, replace_file
-from headrace.runtime.processes import start_detached
+from headrace.runtime.processes import once, start_detached
 
 _ANSWER_S = 1.0
-_HUNG_S = 2.0
-"""An engine that does not answer a second request within this time hangs. On a busy machine, the answer to
-the first one can be late."""
-
+_REQUEST_S = 3.0  # the time to answer the request for a session; on a busy machine, the answer can be late
 _SESSION_S = 15.0  # the time to open a session, also in a JVM that works hard
 _START_S = 60.0
 _OTHER_START_S = 30.0
@@ -130,39 +133,14 @@ def _find_process(record: EngineRecord) -> psutil.Process | None:
     return None
 
 
-def _replace(record: EngineRecord) -> None:
-    """Lets the next command start another engine in place of an engine that hangs; ends the latter. An engine
-    that other commands use is not killed: their calls do not need its Python process."""
-    record.remove()
-    process = _find_process(record)
-    if process is not None and not _has_users(record):
-        _log.warning("the engine (process %d) does not answer; it is killed", record.pid)
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-            process.wait(_END_S)
-
-
-def _has_users(record: EngineRecord) -> bool:
-    """Whether processes other than this one use an engine, by the files that it holds for them."""
-    for guard in Path(record.socket).parent.glob(f"*/{LOCK_FILE}"):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(guard.read_text())
-            if pid != os.getpid() and psutil.pid_exists(pid):
-                return True
-    return False
-
-
 def _try(record: EngineRecord | None, choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached | None:
-    """Attaches to a running engine; None if it has ended or hangs, or if another program has its socket."""
+    """Attaches to a running engine; None if it has ended, or if another program has its socket."""
     if record is None or record.version != version("headrace"):
         return None
     try:
         wire = _request(record, choice)
     except TimeoutError:
-        if ask(record, "status", _HUNG_S) is None:
-            _replace(record)
-            return None
-        raise NoEngineError("the engine answers too slowly") from None
+        raise NoEngineError("the engine does not answer; `headrace engine stop` ends it") from None
     except OSError:
         # It has ended without removing its record, or the socket is of another program.
         record.remove()
@@ -178,10 +156,7 @@ def _try(record: EngineRecord | None, choice: EngineChoice, meanwhile: Callable[
         return Attached(record, port, opened["secret"], opened["tag"], opened["pool"], guard, wire)
     except TimeoutError as error:
         wire.close()
-        if _has_users(record):
-            raise NoEngineError("the engine is too busy to open a session") from error
-        _replace(record)
-        return None
+        raise NoEngineError("the engine is too busy to open a session") from error
     except (OSError, KeyError, TypeError, ValueError) as error:
         wire.close()
         raise NoEngineError(f"the engine did not open a session: {error}") from error
@@ -192,7 +167,7 @@ def _try(record: EngineRecord | None, choice: EngineChoice, meanwhile: Callable[
 
 def _request(record: EngineRecord, choice: EngineChoice) -> Wire | None:
     """Asks for a session; None if the engine is about to end."""
-    wire = _connect(record, _ANSWER_S)
+    wire = _connect(record, _REQUEST_S)
     try:
         wire.send(
             do="attach",
@@ -327,9 +302,7 @@ def _command() -> str:
 
 def find_engines() -> list[dict[str, Any]]:
     """Returns what the running engines of this user say of themselves."""
-    found = (ask(record, "status") for record in load_records())
-    # The engine of an earlier version does not say its folder.
-    return [{"folder": "an unknown folder", **one} for one in found if one is not None]
+    return [found for record in load_records() if (found := ask(record, "status")) is not None]
 
 
 def stop_engines() -> int:
@@ -338,3 +311,66 @@ def stop_engines() -> int:
     for record in records:
         stop(record)
     return len(running)
+
+
+def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSession, Callable[[], None]]:
+    """Returns the session of this process, and what ends its use."""
+    try:
+        # The variables that the user sets for Python workers, as PySpark reads them from settings.
+        prefix = "spark.executorEnv."
+        own = {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
+        spark = _session(attached, own, worker_environment(conf))
+    except BaseException as error:
+        forget_gateway()
+        attached.detach()
+        if isinstance(error, Exception):
+            raise NoEngineError(f"the session could not be used: {error}") from error
+        raise
+    set_attachment(attached.guard, attached.pool)
+    close = once(partial(_detach, attached))
+    # PySpark's own methods would stop the engine below the other commands.
+    spark.stop = close
+    spark.sparkContext.stop = close
+    return spark, close
+
+
+def _detach(attached: Attached) -> None:
+    from pyspark.core.context import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is not None:
+        # Its loop looks only twice a second whether it is to end.
+        ending = context._accumulatorServer.shutdown
+        threading.Thread(target=ending, name="headrace-accumulators", daemon=True).start()
+        shutil.rmtree(context._temp_dir, ignore_errors=True)
+    attached.detach()
+    # Py4J's own closing waits for callbacks, and has hung.
+    forget_gateway(is_reachable=False)
+    set_attachment(None)
+
+
+def _session(attached: Attached, variables: Mapping[str, str], workers: Mapping[str, str]) -> SparkSession:
+    from pyspark.conf import SparkConf
+    from pyspark.core.context import SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    handshake = {"PYSPARK_GATEWAY_PORT": str(attached.port), "PYSPARK_GATEWAY_SECRET": attached.secret}
+    with changed_environment(handshake), kept_interrupt():
+        gateway = launch_gateway()
+    session: Any = gateway.entry_point
+    with changed_environment(workers), kept_interrupt():
+        java_context = gateway.jvm.JavaSparkContext(session.sparkContext())
+        # PySpark reads each setting of the JVM, by three calls each, unless it gets others.
+        settings = gateway.jvm.SparkConf(False).setMaster(java_context.master()).setAppName("headrace")
+        context = SparkContext(gateway=gateway, jsc=java_context, conf=SparkConf(_jconf=settings))
+        # Passed to the constructor, each variable would be a call of the JVM.
+        own = {key: value for key, value in os.environ.items() if not belongs_to_jvm(key)}
+        context.environment.update({**own, CLIENT_VARIABLE: attached.tag, **variables})
+        # Otherwise the constructor makes this session the default of the whole JVM.
+        stand_in: Any = SimpleNamespace(_sc=SimpleNamespace(_jsc=True))
+        SparkSession._instantiatedSession = stand_in
+        spark = SparkSession(context, session)
+        SparkSession._instantiatedSession = spark
+        SparkSession._activeSession = spark
+    return spark

@@ -3,7 +3,7 @@
 An event is an upsert or a delete of a key. If several records of a key have the same sequence, only the one
 with the last position is an event. Each event is in a row of the table or among the hidden events, so the
 history of a key can be computed again when a late record arrives. Records that are newer than all events of
-their key are applied without these (`history_positions`). The others are applied in three steps:
+their key are applied without these (`key_events`). The others are applied in three steps:
 
 1. All events of the keys in the batch are read and ordered by their sequence. Consecutive upserts that are
    equal on the tracked columns become one row. It starts at the sequence of the first of them, ends at the
@@ -35,8 +35,14 @@ from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS, RECORDS
-from headrace.sinks.delta.history_positions import HistoryPositionWriter, Recomputed
-from headrace.sinks.delta.key_events import as_records, events_by_key, tracked_values, value_columns
+from headrace.sinks.delta.key_events import (
+    HistoryPositionWriter,
+    Recomputed,
+    as_records,
+    events_by_key,
+    tracked_values,
+    value_columns,
+)
 from headrace.sinks.delta.keyed import Decision, KeyedTable, KeyedWriter, sent_to_readers
 from headrace.sinks.delta.placed_rows import table_rows
 from headrace.sinks.delta.table_index import HistoryIndex, TableIndex

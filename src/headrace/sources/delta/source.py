@@ -46,9 +46,8 @@ from headrace.sources.parts import (
     file_uri,
     range_of,
 )
-from headrace.sources.requests import Lag, Seed, SourceRead
+from headrace.sources.requests import Lag, Past, Seed, Seeding, SourceRead, StreamRead, Systems
 from headrace.sources.source import Source
-from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.identity import SourceIdentity
 from headrace.storage.locate import locate, shown_path

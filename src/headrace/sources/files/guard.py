@@ -25,7 +25,6 @@ from headrace.runtime.lazy_pyspark import StructType
 from headrace.sources.bad_records import schema_mark
 from headrace.sources.files.bad_files import explain_bad_file, file_relations, relation_options
 from headrace.sources.files.by_header import find_groups, header_schema
-from headrace.sources.files.facts import FilePosition, folder_of_source
 from headrace.sources.files.headers import (
     HEADERS_OPTION,
     HeaderRules,
@@ -38,11 +37,13 @@ from headrace.sources.files.headers import (
 )
 from headrace.sources.files.lists import (
     FileLists,
+    FilePosition,
     ReadFile,
     SeenFiles,
     covers,
     describe_files,
     find_earlier,
+    folder_of_source,
     last_entry,
     load_entries,
     load_seen,

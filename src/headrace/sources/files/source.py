@@ -18,15 +18,17 @@ from headrace.runtime.gateway import quiet
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
 from headrace.sources.bad_records import SCHEMA_MARK
 from headrace.sources.files.by_header import HeaderedFiles, find_groups
-from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.headers import HeaderGroup, HeaderRules
 from headrace.sources.files.lists import (
     COMPACT_INTERVAL,
+    FileFacts,
     FileLists,
+    FilePosition,
     ReadFile,
     are_whole,
     describe_files,
+    folder_of_source,
     join_descriptions,
     last_entry,
     load_entries,
@@ -49,9 +51,18 @@ from headrace.sources.parts import (
     range_of,
     row_number,
 )
-from headrace.sources.requests import Found, Lag, Seed, SourceRead, Unrecoverable
+from headrace.sources.requests import (
+    Found,
+    Lag,
+    Past,
+    Seed,
+    Seeding,
+    SourceRead,
+    StreamRead,
+    Systems,
+    Unrecoverable,
+)
 from headrace.sources.source import Source
-from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity, folder_of, load_identity

@@ -13,7 +13,7 @@ from headrace.model.texts import find_option
 from headrace.runtime.kafka_client import ClientErrors, confluent
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.systems import Asking, Client
+from headrace.sources.requests import Asking, Client
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -45,9 +45,8 @@ from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.kind import FailedQuery, FlowRun, Guard, SourceKind
 from headrace.sources.parts import Part
-from headrace.sources.requests import Lag, Unrecoverable
+from headrace.sources.requests import Lag, StreamRead, Systems, Unrecoverable
 from headrace.sources.source import Source
-from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity, folder_of, reading

@@ -32,9 +32,8 @@ from headrace.sources.kafka.position import COORDINATES, KafkaOffsets
 from headrace.sources.kafka.reader import kafka_columns, read_between
 from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import matching, shown
-from headrace.sources.requests import Found, Server, SourceRead
+from headrace.sources.requests import Found, Past, Server, SourceRead, Systems
 from headrace.sources.source import Source
-from headrace.sources.systems import Past, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.history import History
 from headrace.storage.location import Location

@@ -17,9 +17,17 @@ from headrace.errors import SourceLocation, SourceUnsupportedError
 from headrace.model.ranges import OpaquePosition
 from headrace.model.secrets import is_secret_key
 from headrace.sources.kind import SourceKind
-from headrace.sources.requests import KnownOptions, Reader, ReaderDefaults, ReadRequest, Unrecoverable
+from headrace.sources.requests import (
+    KnownOptions,
+    Past,
+    Reader,
+    ReaderDefaults,
+    ReadRequest,
+    StreamRead,
+    Systems,
+    Unrecoverable,
+)
 from headrace.sources.source import Source
-from headrace.sources.systems import Past, StreamRead, Systems
 from headrace.state.facts import FlowFacts, NextPosition, SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity

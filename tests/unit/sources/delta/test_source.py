@@ -14,7 +14,7 @@ from headrace.errors import SourceLocation, StorageUnsupportedError
 from headrace.model.names import TableName
 from headrace.sources.delta.facts import DeltaPosition
 from headrace.sources.delta.source import DeltaKind, DeltaSource
-from headrace.sources.systems import StreamRead
+from headrace.sources.requests import StreamRead
 from headrace.storage.layout import Storage
 
 UPSTREAM = TableName("default", "bronze")

@@ -16,7 +16,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.source import KafkaSource
-from headrace.sources.systems import Past, Systems
+from headrace.sources.requests import Past, Systems
 from headrace.storage.layout import Storage
 
 HERE = SourceLocation("shop.py", 3)

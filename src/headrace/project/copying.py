@@ -1,0 +1,188 @@
+"""Copies a storage to another place, such as a bucket: verified, and resumable.
+
+A mark in the target is written first and removed last. With it, each command refuses the target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from typing import Any, BinaryIO
+
+from headrace.errors import SecondDriverError, StorageCopyFailedError, StorageCopyRefusedError
+from headrace.model.names import TableName
+from headrace.sources.registry import kind_of
+from headrace.state.identity import FILE, find_checkpoints, load_identity
+from headrace.state.lease import held_leases
+from headrace.storage.guarantee import RECORD, check_guarantee
+from headrace.storage.incomplete import MARKER, check_complete, copy_command, load_source
+from headrace.storage.layout import Storage
+from headrace.storage.locate import locate_supported
+from headrace.storage.location import PART_BYTES, Location
+
+_LEFT = ("leases/", "care/requests/", "care/answers/", RECORD, MARKER)
+"""What belongs to running processes, and to the store."""
+_DATA = (".parquet", ".bin")
+"""Endings of data files, which never change: one of the same name and size is not copied again."""
+_WORKERS = 8
+_SLICE = 1000
+
+
+def copy_storage(source: Storage, target: Storage) -> dict[str, Any]:
+    """Copy everything but leases and requests; returns what was copied. The source stays as it is."""
+    check_complete(source.root)
+    copy = _Copy(source.root, target.root)
+    copy.check()
+    names = {TableName.parse(one, one) for one in (source.root / "checkpoints").list_folders()}
+    try:
+        with held_leases(source, sorted({*source.find_tables(), *names}, key=str)):
+            return copy.run()
+    except SecondDriverError as error:
+        again = f"stop that process, then copy again:   {copy.command}"
+        raise error.with_(remedies=(again,)) from error.__cause__
+
+
+class _Copy:
+    def __init__(self, source: Location, target: Location) -> None:
+        self._source, self._target = source, target
+        self.command = copy_command(source.path, target.path)
+
+    def check(self) -> None:
+        """Check that the target can take the copy, and that all checkpoints can be moved."""
+        source, target = self._source, self._target
+        if source == target or source.below(target) or target.below(source):
+            raise self._refused("one is in the other")
+        of = load_source(target)
+        if of is not None and of != source.path:
+            finish = f"finish that copy:   {copy_command(of, target.path)}"
+            raise self._refused(f"it is an incomplete copy of {of}", finish)
+        if of is None and {entry.name for entry in target.entries()} - {RECORD}:
+            raise self._refused("the target is not empty")
+        links = source.local_path.glob("tables/*/*") if source.is_local else ()
+        if link := next((one for one in links if one.is_symlink()), None):
+            again = f"drop its stream in `headrace sql`, then copy again:   {self.command}"
+            raise self._refused(f"{link} is a link to a folder outside of the storage", again)
+        for _, flow, known in find_checkpoints(Storage(source)):
+            for one in load_identity(known[-1]).sources:
+                # Told apart by its path, so what was read from it would be read again elsewhere.
+                is_path = "path" in kind_of(one.kind).keys
+                place = locate_supported(one.identity["path"]) if is_path else None
+                if place is not None and place.below(source):
+                    text = f"the checkpoint of flow {flow} names files of the storage by their paths: {place}"
+                    raise self._refused(text, "keep this storage where it is")
+
+    def run(self) -> dict[str, Any]:
+        source, target = self._source, self._target
+        files = self._list_source()
+        if not files:
+            raise self._refused("there is nothing to copy", "check `storage` in headrace.yml")
+        (target / MARKER).create_json({"headrace": 1, "from": source.path})
+        if load_source(target) != source.path:
+            raise self._refused("another storage is copied to it at this moment")
+        check_guarantee(target)
+        held = _list(target)
+        target.delete_files(name for name in held if name not in files and name not in (MARKER, RECORD))
+        copied = {name: size for name, size in files.items() if held.get(name) == size and _is_data(name)}
+        kept = len(copied)
+        # The log of a table comes last: with it, other readers find the table.
+        names = sorted((one for one in files if one not in copied), key=lambda one: "/_delta_log/" in one)
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            for start in range(0, len(names), _SLICE):
+                part = names[start : start + _SLICE]
+                copied |= zip(part, pool.map(self._copy, part), strict=True)
+        self._verify(files, copied)
+        (target / MARKER).delete()
+        total = {"files": len(copied), "size_bytes": sum(copied.values()), "kept": kept}
+        return {"source": str(source), "target": str(target), **total}
+
+    def _list_source(self) -> dict[str, int]:
+        """The files to copy. Hidden ones are unfinished, or checksums of a local disk."""
+        found = _list(self._source).items()
+        return {
+            k: v for k, v in found if not k.startswith(_LEFT) and not k.rpartition("/")[2].startswith(".")
+        }
+
+    def _copy(self, name: str) -> int:
+        """Copy a file; returns its size in the target."""
+        source, target, content = self._source / name, self._target / name, _Content()
+        is_identity = name.startswith("checkpoints/") and name.endswith(f"/{FILE}")
+        try:
+            with self._moved(source) if is_identity else source.open() as stream:
+                tag = target.write(content.read(stream))
+        except FileNotFoundError as error:
+            raise self._failed(f"{source} has changed while the storage was copied") from error
+        if not content.has_tag(tag):
+            # Also where a store's tags are no hashes, as those of encrypted objects.
+            with target.open() as stream:
+                written = _Content()
+                all(written.read(stream))
+            if written.digest != content.digest:
+                raise self._failed(f"{target} differs from {source} after it was written")
+        return content.size
+
+    def _moved(self, file: Location) -> BinaryIO:
+        """The identity of a checkpoint, with the paths of tables in the target."""
+        old, new = (json.dumps(f"{root}/")[:-1] for root in (self._source, self._target))
+        return BytesIO(file.read_text().replace(old, new).encode())
+
+    def _verify(self, files: Mapping[str, int], copied: Mapping[str, int]) -> None:
+        """Check that the source is still the same, and that the target holds it whole."""
+        now = self._list_source()
+        if changed := [name for name in {**files, **now} if files.get(name) != now.get(name)]:
+            raise self._failed(f"{self._source / changed[0]} has changed while the storage was copied")
+        held = _list(self._target)
+        if wrong := [name for name, size in copied.items() if held.get(name) != size]:
+            raise self._failed(f"{self._target / wrong[0]} does not have the size with which it was written")
+
+    def _failed(self, text: str) -> StorageCopyFailedError:
+        return StorageCopyFailedError(
+            f"the storage was not copied: {text}",
+            facts=(f"{self._target} is incomplete, and no command uses it",),
+            remedies=(f"copy again, which takes what is missing:   {self.command}",),
+            params={"source": str(self._source), "target": str(self._target)},
+        )
+
+    def _refused(self, why: str, remedy: str = "") -> StorageCopyRefusedError:
+        return StorageCopyRefusedError(
+            f"{self._source} cannot be copied to {self._target}: {why}",
+            facts=("nothing was written",),
+            remedies=(remedy or "name an empty folder, or a new prefix, after `--to`",),
+            params={"source": str(self._source), "target": str(self._target)},
+        )
+
+
+class _Content:
+    """The content of a file, read in parts, and its hashes: of the whole, and as stores tag objects that were
+    written in parts."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._whole = hashlib.md5(usedforsecurity=False)
+        self._parts: list[bytes] = []
+
+    @property
+    def digest(self) -> str:
+        return self._whole.hexdigest()
+
+    def read(self, stream: BinaryIO) -> Iterator[bytes]:
+        while part := stream.read(PART_BYTES):
+            self.size += len(part)
+            self._whole.update(part)
+            self._parts.append(hashlib.md5(part, usedforsecurity=False).digest())
+            yield part
+
+    def has_tag(self, tag: str | None) -> bool:
+        joined = hashlib.md5(b"".join(self._parts), usedforsecurity=False).hexdigest()
+        return tag is not None and tag.strip('"') in (self.digest, f"{joined}-{len(self._parts)}")
+
+
+def _list(root: Location) -> dict[str, int]:
+    """The sizes of all files, by their paths in the storage."""
+    return {"/".join(file.below(root)): size for file, size in sorted(root.walk_sizes())}
+
+
+def _is_data(name: str) -> bool:
+    return name.endswith(_DATA) and "/_delta_log/" not in name and not name.startswith("checkpoints/")
