@@ -173,7 +173,7 @@ def test_what_a_table_with_changes_by_key_cannot_be(current: Shop) -> None:
     error = refusal(current, CODE + READS)
     assert (error.code, error.remedies[0]) == (
         "STREAM_OVER_MERGED_TABLE",
-        f'read its changes: hr.read_changes("{current.database}.current")',
+        f'read its changes, each with _change_type:   hr.read_changes("{current.database}.current")',
     )
     assert refusal(current, CODE + APPENDS).code == "FLOW_KINDS_DIFFER"
     unknown = refusal(current, CODE.replace('keys=["id"]', 'keys=["idd"]'))

@@ -157,6 +157,13 @@ def test_lines_and_rows_of_files_on_which_the_query_fails_are_quarantined(
     assert [(one.replayed, one.left) for one in replay(shop, "lines").flows] == [(2, 0)]
     assert table(shop, "lines") == [0, 3, 5, ord("x"), ord("y")]
     assert [(one.replayed, one.left) for one in replay(shop, "typed").flows] == [(0, 1)]
+    # Without ANSI mode, a replay has NULL where a run has it.
+    shop.spec["compatibility"] = {"ansi": False}
+    shop.write((SILVER + BRONZE + FILES).replace("{convert}(text)", "ord(text)"))
+    assert [(one.replayed, one.left) for one in replay(shop, "twice").flows] == [(2, 0)]
+    assert [row["id"] for row in rows(shop, f"tables/{shop.database}/twice")].count(None) == 4
+    del shop.spec["compatibility"]
+    shop.write((SILVER + BRONZE + FILES).replace("{convert}(text)", "ord(text)"))
     # More rows than the limit stop the flow.
     monkeypatch.setattr(narrowing, "MOST_RAISING", 1)
     pq.write_table(pa.table({"id": ["u", "v"]}), shop.root / "parquet" / "c.parquet")

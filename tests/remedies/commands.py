@@ -149,6 +149,7 @@ def a_vacuum_of_an_hour(walk: Walk) -> None:
     walk.does("a writer has left a file in the folder of the table two days ago")
     shown = walk.fails("headrace maintain visits --only vacuum --retain 1h", "a retention of 1h is below 7d")
     assert "0 of 1 table maintained, 1 with a refusal" in shown.text, shown.text
+    assert shown.text.count("is below 7d") == 1, shown.text
     walk.follows(shown, "headrace maintain visits --only vacuum --retain 7d")
     walk.follows(shown, "headrace maintain visits --only vacuum --retain 1h --allow-short-retention")
     assert not stray.exists()

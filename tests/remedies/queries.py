@@ -65,10 +65,10 @@ mistake(
     "ACTION_IN_QUERY",
     "a count in a query",
     view('spark.range(spark.read.table("visits").count())'),
-    view('spark.read.table("visits").agg(F.count("*").alias("id"))'),
-    view("spark.range(value)", more="value = spark.range(3).count()\n"),
+    view('spark.read.table("visits").selectExpr("count(*) AS count")'),
+    view("spark.range(value)", more='value = spark.read.table("visits").count()\n'),
     at=(PY, "count()"),
-    names='spark.read.table("TABLE").agg(F.count("*"))',
+    names='spark.read.table("visits").selectExpr("count(*) AS count")\n        or compute it above',
 )
 mistake(
     "WRITE_IN_FILE",
@@ -134,14 +134,14 @@ mistake(
     names="@hr.materialized_view, and read with spark.read",
 )
 SENDS = f'\n@hr.append_flow(target="out")\ndef sends():\n    return {VISITS}.selectExpr("page AS value")\n'
-SINK = SENDS + '\nhr.create_sink("out", "kafka", {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"})\n'
+SINK = SENDS + '\nhr.create_sink("out", "delta", {"path": "./sent"})\n'
 mistake(
     "SINK_INVALID",
     "a query that reads a sink",
     table('spark.readStream.table("out")', more=SINK),
-    table(VISITS),
+    table(VISITS, more=SINK),
     at=(PY, 'readStream.table("out")'),
-    names="its flow `sends`",
+    names=f"what its flow `sends` reads ({PY}:7):   {VISITS}",
 )
 mistake(
     "QUERY_INVALID",

@@ -5,7 +5,7 @@ import json
 from pyspark.sql import SparkSession
 
 from remedies.folders import ChangesFolder, FilesFolder, TopicFolder
-from remedies.walk import Walk, situation
+from remedies.walk import Walk, line_of, situation
 
 VISITS = "transformations/visits.py"
 LATEST = "transformations/latest.py"
@@ -167,12 +167,13 @@ def a_flow_reads_another_folder(walk: Walk) -> None:
     folder = files(walk)
     (folder.root / "other").mkdir()
     walk.replace(VISITS, '"landing"', '"other"')
-    shown = walk.fails("headrace run", f"{VISITS}:")
+    shown = walk.fails("headrace run", line_of(folder, VISITS, '"other"'))
     walk.replace(VISITS, '"other"', '"landing"')
     walk.follows(shown, "headrace run")
     walk.is_healthy()
     walk.replace(VISITS, '"landing"', '"other"')
-    walk.follows(shown, "headrace reset visits")
+    reset = walk.follows(shown, "headrace reset visits")
+    assert reset.text.count("gets a new checkpoint") == 1, reset.text
     walk.is_healthy()
     walk.replace(VISITS, '"other"', '"landing"')
     shown = walk.fails("headrace run", f"{VISITS}:")
@@ -239,5 +240,13 @@ def another_writer_adds_a_key_again(walk: Walk) -> None:
     SparkSession.active().sql(f"INSERT INTO {latest} SELECT * FROM {latest} WHERE id = 1")
     folder.put(1, "z")
     shown = walk.fails("headrace run", "id = 1 has 2 rows")
+    assert "in version 3: WRITE by Apache-Spark/" in shown.text, shown.text
     walk.follows(shown, "headrace full-refresh latest")
+    walk.is_healthy()
+    walk.does("another program writes a row of the table once more")
+    SparkSession.active().sql(f"INSERT INTO {latest} SELECT * FROM {latest} WHERE id = 1")
+    folder.put(1, "y")
+    shown = walk.fails("headrace run", "id = 1 has 2 rows")
+    walk.edit({"headrace.yml": f"{{spec}}{shown.remedies[1].rpartition(':   ')[2]}\n"})
+    walk.follows(shown, "headrace run")
     walk.is_healthy()

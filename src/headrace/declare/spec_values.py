@@ -171,11 +171,13 @@ class Filler:
     def _unset_error(self) -> SpecVariableUnsetError:
         names = list(self._unset)
         first = names[0]
-        many = len(names) > 1
+        summary = f"the environment variables {', '.join(names)} are not set"
+        if len(names) == 1:
+            summary = f"the environment variable {first} is not set"
+            if first.startswith(BUNDLE_PREFIX):
+                summary = f"the variable `{first.removeprefix(BUNDLE_PREFIX)}` of the bundle has no value"
         return SpecVariableUnsetError(
-            f"the environment variables {', '.join(names)} are not set"
-            if many
-            else f"the environment variable {first} is not set",
+            summary,
             location=self._unset[first][0][1],
             facts=[
                 f"{name} is used by {key} ({location})"

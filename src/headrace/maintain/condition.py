@@ -40,6 +40,8 @@ _PARTITIONS = 32
 
 Partition = tuple[tuple[str, str | None], ...]
 _CLUSTERING = "delta.clustering"
+UNUSED = "or, if nothing else uses the table and its older versions are not needed"
+"""When a short retention does no harm, as the beginning of a remedy."""
 MIN_RETENTION_DURING_RUNS_S = 3600.0
 """With a shorter retention, a vacuum could delete files that a running flow still reads."""
 
@@ -232,12 +234,14 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
         raise RetentionTooShortError(
             f"{target.title}: a retention of {typed_duration(policy.retention_s)} is below "
             f"{typed_duration(SAFE_RETENTION_S)}",
-            facts=("a reader or writer that runs could still need the files; no file was deleted",),
+            facts=(
+                "a reader or writer that runs could still need the files, and older versions of the table "
+                "could no longer be read; no file was deleted",
+            ),
             remedies=remedies
             or (
                 "set a longer `retention` in the spec:   retention: 7d",
-                "or, if nothing else uses the table:   "
-                f"headrace maintain {name.short} --allow-short-retention",
+                f"{UNUSED}:   headrace maintain {name.short} --allow-short-retention",
                 "or set `allow_short_retention: true` beside `retention` in the spec",
             ),
             params={"dataset": str(name), "retention_s": policy.retention_s},

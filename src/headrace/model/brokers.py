@@ -32,7 +32,7 @@ class BrokerChoice:
             case "variable":
                 return "the broker of HEADRACE_BROKER_DIR"
             case "outside":
-                return "the shared broker, because no pipeline is in this folder"
+                return "the shared broker (no pipeline is in this folder)"
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,7 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
         # The records of a snapshot or a batch query are not rows of the stream, whose clock Spark fixes.
         repeatable=not (resolved.plan.stateful or flow.once or snapshots_of(flow) is not None)
         and resolved.plan.deterministic,
+        python_functions=resolved.plan.python_functions,
         reads_all=resolved.plan.reads_all,
         max_rejected=target.max_rejected or resolver.settings.max_rejected,
         limit_place=None if target.max_rejected else resolver.settings.places.get("max_rejected"),

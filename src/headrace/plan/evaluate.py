@@ -241,7 +241,7 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     elif (java := getattr(error, "java_exception", None)) is not None:
         # PySpark does not convert every exception of Spark's.
         text = str(java.getMessage())
-        if (missing := find_missing(text)) is not None:
+        if (missing := find_missing(text, place)) is not None:
             text, remedies = missing
     else:
         text = f"{type(error).__name__}: {text}"

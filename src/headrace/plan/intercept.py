@@ -26,7 +26,7 @@ from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.storage.layout import Storage
 from headrace.storage.mapped_paths import mapped_path
 from headrace.storage.table_log import is_table
-from headrace.syntax.locations import caller
+from headrace.syntax.locations import caller, method_location
 
 _EFFECTS = {"writeStream": "start a stream"}
 _DECLARATIONS = {
@@ -196,16 +196,19 @@ class Interception:
         """Refuse an action in a query. `remedy`: by default, how to compute a value elsewhere."""
         if self.acts:
             return
-        elsewhere = (
-            'return the value as a column:   spark.read.table("TABLE").agg(F.count("*"))',
-            "or compute it above the function, as the file is loaded:   "
-            'value = spark.read.table("TABLE").count()',
+        location, rows, call = method_location(caller(self.root), what.removesuffix("()"))
+        rows = rows or 'spark.read.table("TABLE")'
+        counted = f'return or join the count as a column:   {rows}.selectExpr("count(*) AS count")'
+        above = "or compute it above the function, from the rows before the run, and use `value`"
+        remedies = (
+            counted if what == "count()" else f"return or join the rows without {what}:   {rows}",
+            above if call is None else f"{above}:   value = {call}",
         )
         raise ActionInQueryError(
             f"a query calls {what}, which would {does} at once",
-            location=caller(self.root),
+            location=location,
             facts=["a query only describes its table; Headrace runs it"],
-            remedies=elsewhere if remedy is None else (remedy,),
+            remedies=remedies if remedy is None else (remedy,),
             params={"action": what},
         )
 

@@ -124,6 +124,12 @@ class LogicalPlan:
         return bool(self.java_plan.deterministic())
 
     @property
+    def python_functions(self) -> tuple[str, ...]:
+        """The names of the Python functions that the query calls and that Spark takes for deterministic."""
+        calls = (one for one in _python_functions(self.root) if one["udfDeterministic"])
+        return tuple(dict.fromkeys(str(one["name"]) for one in calls))
+
+    @property
     def reads_all(self) -> bool:
         """Whether a batch reads every record of its range. A join with no rows on one side may not."""
         return not any(node.kind in _MAY_STOP_EARLY for node in self.root.walk())
@@ -133,7 +139,7 @@ class LogicalPlan:
         """Why the rows can differ although the tables that the query reads are the same."""
         kinds = set(_kinds(self.root))
         called = {text for kind, text in _VARYING.items() if kind in kinds}
-        python = _has_varying_function([dict(node.fields) for node in self.root.walk()])
+        python = any(one["udfDeterministic"] is False for one in _python_functions(self.root))
         if "class" not in self.root.fields:
             # The nodes of a plan with many CASE WHEN do not have all expressions.
             called |= {
@@ -171,11 +177,16 @@ def _kinds_within(value: Any) -> Iterator[str]:
             yield from _kinds_within(inner)
 
 
-def _has_varying_function(value: Any) -> bool:
-    """Whether a Python function is declared as not deterministic."""
+def _python_functions(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The calls of Python functions within a plan, as Spark gives them."""
     if isinstance(value, dict):
-        return value.get("udfDeterministic") is False or any(map(_has_varying_function, value.values()))
-    return isinstance(value, list) and any(map(_has_varying_function, value))
+        if "udfDeterministic" in value:
+            yield value
+        value = list(value.values())
+    elif isinstance(value, Node):
+        value = [value.fields, *value.children]
+    for one in value if isinstance(value, list) else ():
+        yield from _python_functions(one)
 
 
 def build_node(preorder: Sequence[Mapping[str, Any]]) -> Node:

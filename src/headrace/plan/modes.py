@@ -31,6 +31,16 @@ class TableAccess:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     parts: tuple[str, ...] = ()  # the name as the user wrote it; empty for a path
 
+    def read_text(self, name: str, *, streaming: bool, **options: str) -> str:
+        """Another read of a table, in the language of this one."""
+        if self.location.is_sql:
+            listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
+            return f"FROM {'STREAM ' * streaming}{name}" + (f" WITH ({listed})" if listed else "")
+        if "readChangeFeed" in options:
+            return f'hr.read_changes("{name}")'
+        given = "".join(f'.option("{key}", "{value}")' for key, value in options.items())
+        return f'spark.{"readStream" if streaming else "read"}{given}.table("{name}")'
+
 
 TableHook = Callable[[TableAccess], "DataFrame | None"]
 """Called before each read of a table; a DataFrame that it returns is read instead."""

@@ -462,7 +462,8 @@ def _paths(*given: Any) -> tuple[str, ...]:
 def _action(
     what: str, interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    interception.refuse_action(what)
+    changes_table = "move the call above the function, or to a program of its own"
+    interception.refuse_action(what, remedy=changes_table if what.startswith("DeltaTable") else None)
     return original(self, *args, **kwargs)
 
 

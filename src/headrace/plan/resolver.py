@@ -369,17 +369,21 @@ class Resolver:
         if isinstance(dataset, TemporaryView):
             return self._read_view(access, dataset, visit)
         if isinstance(dataset, StreamingTable) and dataset.sink is not None:
-            flows = [one for one in self.declarations.streaming_flows if one.target == dataset.name]
-            raise validate.sink_read(dataset, flows, access.location)
+            raise validate.sink_read(dataset, access, self._fed(dataset.name))
         is_stream = access.streaming and not access.changes
         if is_stream and isinstance(dataset, MaterializedView):
             self._note(validate.stream_over_view(access))
         if is_stream and self.declarations.changes_rows(dataset.name) and not skips_changes(access.options):
-            raise validate.stream_over_merged_table(access, dataset.location)
+            raise validate.stream_over_merged_table(access, self._fed(dataset.name)[0][0])
         visit.reads.append(
             TableRead(table=dataset.name, streaming=access.streaming, location=access.location, declared=True)
         )
         return self._stand_in(dataset.name, schema, access)
+
+    def _fed(self, table: TableName) -> list[tuple[StreamingFlow, list[TableName]]]:
+        """The flows of a table that was resolved, with the tables that each reads."""
+        flows = (one for one in self.declarations.streaming_flows if one.target == table)
+        return [(one, [read.table for read in self.flows[one.name].reads]) for one in flows]
 
     def _read_view(self, access: TableAccess, view: TemporaryView, visit: _Visit) -> DataFrame:
         resolved = self.views[view.name]

@@ -400,13 +400,18 @@ def _ways(flow: StreamingFlow) -> Iterator[str]:
 
 
 def sink_read(
-    table: StreamingTable, flows: Sequence[StreamingFlow], location: SourceLocation
+    table: StreamingTable, access: TableAccess, fed: Sequence[tuple[StreamingFlow, Sequence[TableName]]]
 ) -> SinkInvalidError:
+    """The error for a read of a sink. `fed`: its flows, with the tables that each reads."""
     return SinkInvalidError(
         f"a query reads `{table.name.short}`, which is a sink and stores no rows",
-        location=location,
+        location=access.location,
         facts=[f"the sink is declared at {table.location}"],
-        remedies=[f"read the tables that its flow `{one.name}` reads: {one.location}" for one in flows],
+        remedies=[
+            f"read what its flow `{flow.name}` reads ({flow.location}):   "
+            + ", ".join(access.read_text(one.short, streaming=access.streaming) for one in tables)
+            for flow, tables in fed
+        ],
         params={"sink": str(table.name), "column": None},
     )
 
@@ -424,19 +429,20 @@ def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
     )
 
 
-def stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -> StreamOverMergedTableError:
-    """The error for a stream over rows that change records update."""
-    name = access.name.short
+def stream_over_merged_table(access: TableAccess, flow: StreamingFlow) -> StreamOverMergedTableError:
+    """The error for a stream over rows that a flow updates."""
+    name, in_sql = access.name.short, access.location.is_sql
+    declares = "CREATE MATERIALIZED VIEW" if in_sql else "@hr.materialized_view"
     return StreamOverMergedTableError(
-        f"a stream reads `{name}`, whose rows are updated and deleted",
+        f"a stream reads `{name}`, whose rows flow `{flow.name}` updates ({flow.location})",
         location=access.location,
-        facts=[f"the table is declared at {declared_at}"],
         remedies=[
-            f'read its changes, each with _change_type:   hr.read_changes("{name}")',
-            "or read it as a whole, in a materialized view:   "
-            + (f"FROM {name}" if access.location.is_sql else f'spark.read.table("{name}")'),
+            "read its changes, each with _change_type:   "
+            + access.read_text(name, streaming=True, readChangeFeed="true"),
+            f"or declare the reader with {declares}, which reads the whole table in each refresh:   "
+            + access.read_text(name, streaming=False),
             "or skip all commits that change rows, and also the new rows in them:   "
-            f'spark.readStream.option("skipChangeCommits", "true").table("{name}")',
+            + access.read_text(name, streaming=True, skipChangeCommits="true"),
         ],
         params={"table": str(access.name)},
     )
@@ -447,12 +453,10 @@ def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchE
     name, in_sql = view.name.short, access.location.is_sql
     if access.streaming:
         problem = "a batch query, but is read as a stream"
-        reads = f"FROM {name}" if in_sql else f'spark.read.table("{name}")'
         declares = "CREATE MATERIALIZED VIEW" if in_sql else "@hr.materialized_view"
         change = "add STREAM" if view.location.is_sql else "change spark.read to spark.readStream"
     else:
         problem = "a streaming query, but is read as a batch"
-        reads = f"FROM STREAM {name}" if in_sql else f'spark.readStream.table("{name}")'
         declares = "CREATE STREAMING TABLE" if in_sql else "@hr.table"
         change = "remove STREAM" if view.location.is_sql else "change spark.readStream to spark.read"
     return ViewReadMismatchError(
@@ -460,7 +464,8 @@ def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchE
         location=access.location,
         remedies=[
             f"{change} in `{name}` ({view.location})",
-            f"or declare the reader with {declares}, and read {reads}",
+            f"or declare the reader with {declares}, and read "
+            + access.read_text(name, streaming=not access.streaming),
         ],
         params={"view": str(view.name), "streaming": not access.streaming},
     )

@@ -22,6 +22,7 @@ from headrace.errors import (
 from headrace.maintain.checkpoints import ReplacedCheckpoint, find_replaced
 from headrace.maintain.condition import (
     MIN_RETENTION_DURING_RUNS_S,
+    UNUSED,
     TableCondition,
     check_vacuum,
     choose_closed_partitions,
@@ -130,7 +131,7 @@ class MaintenanceResult:
                     yield f"{name}  {reader} exceeds its maximum lag; older files are not kept for it"
         if self.rest is not None:
             yield from self.rest.lines()
-        if self.warning is not None:
+        if self.warning is not None and self.error is None:
             yield f"{name}  {self.warning}"
 
     def to_json(self) -> dict[str, Any]:
@@ -373,7 +374,7 @@ class TableMaintenance:
         command, given = f"headrace maintain {shlex.join(words)}", typed_duration(retention_s)
         return (
             f"keep the files of 7 days:   {command} --retain {typed_duration(SAFE_RETENTION_S)}",
-            f"or, if nothing else uses the table:   {command} --retain {given} --allow-short-retention",
+            f"{UNUSED}:   {command} --retain {given} --allow-short-retention",
         )
 
 

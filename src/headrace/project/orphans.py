@@ -13,16 +13,17 @@ from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import find_holders
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.read import find_table
+from headrace.observe.read import find_dataset, find_table
 from headrace.observe.snapshot import load_ingested
 from headrace.plan import columns, properties
 from headrace.plan.properties import PIPELINE
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import unregister_table
+from headrace.state.identity import generations, load_identity
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
-from headrace.storage.table_log import LOG, load_commit, newest_version
+from headrace.storage.table_log import LOG, is_table, load_commit, newest_version
 from headrace.storage.table_snapshot import load_snapshot
 
 
@@ -43,8 +44,9 @@ class OrphanedTable:
         }
 
 
-def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
-    """The tables that this pipeline has written, but that its files did not declare in the last run."""
+def find_orphaned(settings: ProjectSettings, deleted: TableName | None = None) -> tuple[TableName, ...]:
+    """The tables that this pipeline has written, but that its files did not declare in the last run.
+    `deleted`: a table whose folder may be gone, and its checkpoints may be left."""
     storage = settings.storage
     own = storage.last_plan(settings.home).name
     # Topics are ingested one by one, so no plan has all their tables.
@@ -74,7 +76,7 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
         return ()
     return tuple(
         name
-        for name in storage.find_tables()
+        for name in dict.fromkeys((*storage.find_tables(), *filter(None, [deleted])))
         if name not in declared and _is_abandoned(settings, name, recorded)
     )
 
@@ -83,24 +85,28 @@ def _is_abandoned(settings: ProjectSettings, name: TableName, recorded: datetime
     """Whether this pipeline has written a table, and not since a time; false for a damaged table."""
     try:
         stored = load_stored(settings.storage, name)
-        if stored is None or stored.properties.get(PIPELINE) != settings.name:
+        if stored is None:
+            flows = settings.storage.checkpoints(name)
+            newest = (generations(flows / one)[-1] for one in flows.list_folders())
+            return {load_identity(one).pipeline for one in newest} == {settings.name}
+        if stored.properties.get(PIPELINE) != settings.name:
             return False
         table = settings.storage.table(name)
         # A run of selected datasets does not record what the files declare.
         return load_commit(table, newest_version(table)).timestamp_ms < recorded.timestamp() * 1000
-    except LogUnreadableError:
+    except (LogUnreadableError, LookupError):
         return False
 
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     """The folders and files that a removal of a table deletes."""
     storage = settings.storage
-    if name not in find_orphaned(settings):
-        raise _not_orphaned(settings, name)
+    if name not in find_orphaned(settings, name):
+        raise _not_orphaned(settings, find_dataset(name.short, settings))
     table = storage.table(name)
     holders = [
         one
-        for one in find_holders(storage, name, load_snapshot(table).table_id)
+        for one in (find_holders(storage, name, load_snapshot(table).table_id) if is_table(table) else ())
         if one.kind == "pin" or (one.kind != "ledger" and one.first_unread != 0)
     ]
     if holders:

@@ -354,12 +354,10 @@ class Pipeline(StoredPipeline):
         Example:
             >>> pipeline.remove_table("old_orders").files  # doctest: +SKIP
         """
-        from headrace.observe.read import find_dataset
         from headrace.project.orphans import remove_orphaned
 
         with self._redacted():
-            name = find_dataset(table, self.settings)
-            return remove_orphaned(self.settings, name, self._engine.session)
+            return remove_orphaned(self.settings, self.settings.table_name(table), self._engine.session)
 
     def maintain(
         self,

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.contracts.expectations import with_checks
-from headrace.errors import CheckpointBehindTableError, QueryFailedError
+from headrace.errors import CheckpointBehindTableError, QueryFailedError, text_of
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
-from headrace.run.failures import Reading
+from headrace.run.failures import Reading, violated_condition
 from headrace.run.headers import HeaderCheck
 from headrace.run.limits import limit_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.reporting import BatchReporter
-from headrace.run.split import BatchSplit
+from headrace.run.split import BatchSplit, shown_row
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.runtime.gateway import quiet, release_unused
 from headrace.runtime.lazy_pyspark import DataFrame
@@ -182,6 +182,7 @@ class BatchFunction:
                 except (StopRequested, PlanAgain):
                     raise
                 except Exception as failure:
+                    self._find_violating(failure, split)
                     if self.snapshots is not None:
                         raise
                     narrowed = self.search.narrow(failure, session, stamp.ranges)
@@ -193,6 +194,17 @@ class BatchFunction:
         with narrowed.reading(), again, self.split.begin(rest, stamp, narrowed.raising) as split:
             again.write(split)
             return self._commit(again, split, stamp)
+
+    def _find_violating(self, failure: Exception, split: SplitRows) -> None:
+        """Keep the row that violates a constraint of the table: Delta's message has only its values in the
+        columns of the constraint."""
+        condition, reading = violated_condition(text_of(failure)), self.state.reading
+        if condition is None or reading is None:
+            return
+        # Rows that are not those of the table, as changes by key, may lack its columns.
+        with suppress(Exception):
+            for row in split.accepted.where(condition).limit(1).collect():
+                self.state.reading = replace(reading, row=shown_row(row, self.planned.coordinates))
 
     def _records(self, rows: DataFrame, stamp: BatchStamp) -> AbstractContextManager[DataFrame]:
         """The rows of the batch; for a marker, the rows in its place."""

@@ -97,6 +97,7 @@ _NAMED = 8
 class Reading:
     batch: int
     ranges: tuple[SourceRange, ...]
+    row: str | None = None  # the row that a constraint of the table refuses, with its coordinates
 
     def __str__(self) -> str:
         read = [text for one in self.ranges for text in kind_of(one.kind).describe_range(one)]
@@ -306,7 +307,7 @@ def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> 
         return _unreadable(failed, declared, _shortened(unreadable[0]))
     if (violated := _VIOLATED.search(text)) is not None:
         return _violation(failed, declared, violated, reading)
-    if (driver := find_missing(failed.cause)) is not None:
+    if (driver := find_missing(failed.cause, failed.location)) is not None:
         problem, remedies = driver
         return failed.error(FlowFailedError, problem, (_unchanged(declared),), *remedies)
     if (missing := _NO_MODULE.search(text)) is not None:
@@ -350,12 +351,16 @@ def _violation(
     if row and constraint.endswith(_BY_ROW):
         problem = f"a row violates the {constraint.removesuffix(_BY_ROW)}"
         found = "the row has " + ", ".join(f"{column} = {value}" for column, value in row[:_NAMED])
+    facts = [found] if reading is None else [found, f"it is in {reading}"]
+    if reading is not None and reading.row is not None:
+        # Its coordinates are before it, or in it.
+        facts = [f"the row: {reading.row}", f"it is in batch {reading.batch}"]
     return failed.error(
         ConstraintViolatedError,
         problem,
-        (found, *([] if reading is None else [f"it is in {reading}"]), _unchanged(declared)),
+        (*facts, _unchanged(declared)),
         "correct the row at its source or in the query, then run again:   headrace run",
-        f"or put such rows in the quarantine of {failed.target}:   {_expectation(constraint)}",
+        f"or put such rows in the quarantine of {failed.target}, {_expectation(declared, constraint)}",
     )
 
 
@@ -378,13 +383,32 @@ def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> Headr
     return failed.error(QueryFailedError, problem, (_unchanged(declared),), *remedies, module=name)
 
 
-def _expectation(violated: str) -> str:
-    """The decorator for a violated constraint, with the condition if Delta's message has one."""
+def violated_condition(text: str) -> str | None:
+    """The SQL condition of the rows that violate the constraint in a message of Delta."""
+    violated = _VIOLATED.search(text)
+    found = None if violated is None else _constraint(violated[1])
+    return None if found is None else f"NOT coalesce({found[1]}, FALSE)"
+
+
+def _constraint(violated: str) -> tuple[str, str] | None:
+    """The name and the condition of a violated constraint, if Delta's message has one."""
     if (check := re.match(r"CHECK constraint (\w+) \((.*)\) violated", violated)) is not None:
-        return f'@hr.expect_or_quarantine("{check[1]}", "{check[2]}")'
-    if (column := re.match(r"NOT NULL constraint violated for column: ([\w.]+)", violated)) is not None:
-        return f'@hr.expect_or_quarantine("{column[1]}", "{column[1]} IS NOT NULL")'
-    return "@hr.expect_or_quarantine"
+        return check[1], check[2]
+    column = re.match(r"NOT NULL constraint violated for column: ([\w.]+\w)", violated)
+    return None if column is None else (column[1].replace(".", "_"), f"{column[1]} IS NOT NULL")
+
+
+def _expectation(declared: Declared, violated: str) -> str:
+    """How the dataset declares an expectation for a violated constraint, in its own language."""
+    name, condition = _constraint(violated) or ("NAME", "CONDITION")
+    if declared.location.is_sql:
+        expectation = f"CONSTRAINT {name} EXPECT ({condition}) ON VIOLATION QUARANTINE ROW"
+        return f"with an entry in the list of its columns:   {expectation}"
+    text = json.dumps(condition, ensure_ascii=False)
+    if isinstance(declared, AutoCdcFlow):
+        argument = f'expect_all_or_quarantine={{"{name}": {text}}}'
+        return f"with an argument of its hr.create_streaming_table:   {argument}"
+    return f'with a line above its function:   @hr.expect_or_quarantine("{name}", {text})'
 
 
 def _disk_facts(settings: ProjectSettings | None) -> tuple[str, ...]:

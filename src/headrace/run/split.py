@@ -29,6 +29,7 @@ from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.protocol import check_not_replaced
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows, TargetReader
 from headrace.sources.registry import describe_record
+from headrace.syntax.locations import udf_declared
 
 _SHOWN: Final = 5
 _SEARCHED: Final = 1000
@@ -211,7 +212,7 @@ class BatchSplit:
         if self.planned.repeatable:
             # Dropped rows are computed once more, and have to be the same rows.
             yield from (
-                _shown(row, self.planned.coordinates) for row in split.dropped.limit(_SHOWN).collect()
+                shown_row(row, self.planned.coordinates) for row in split.dropped.limit(_SHOWN).collect()
             )
 
     def _past(self, batches: int) -> Iterator[Mapping[str, Any]]:
@@ -235,16 +236,27 @@ class BatchSplit:
         )
 
     def _not_repeatable(self, stamp: BatchStamp, first: int, second: int) -> RowsNotRepeatableError:
+        planned, called = self.planned, self.planned.python_functions
+        checks = " or ".join(
+            f"`{one.name}` ({one.text})" for one in planned.expectations if one.action == "quarantine"
+        )
+        found = [udf_declared(planned.flow.location, one) for one in called]
+        names = ", ".join(f"{name}()" for name in called) or "a Python function"
+        one = f"one of the functions {names}" if len(called) > 1 else names
         return RowsNotRepeatableError(
             f"flow {stamp.flow}: batch {stamp.batch} was computed twice and gave other rows",
-            location=self.planned.flow.location,
+            location=found[0][0] if len(found) == 1 else planned.flow.location,
             facts=(
-                f"{counted(first, 'row')} failed an expectation the first time, {second:,} the second time: "
-                "a function of the query gives another result each time",
+                f"{counted(first, 'row')} failed the expectation {checks} the first time, "
+                f"{second:,} the second time",
+                f"{one} gives another result each time, which Spark does not expect",
                 "the batch was not committed; the next attempt replaces its rows in the quarantine",
             ),
-            remedies=("declare this function as changing: F.udf(..).asNondeterministic()",),
-            params={"flow": stamp.flow, "batch": stamp.batch},
+            remedies=(
+                *(text for _, text in found or [udf_declared(planned.flow.location, "FUNCTION")]),
+                "and run again:   headrace run",
+            ),
+            params={"flow": stamp.flow, "batch": stamp.batch, "functions": list(called)},
         )
 
 
@@ -313,7 +325,7 @@ class RefreshSplit:
 def _examples(split: RowSplit) -> Iterator[str]:
     """The first rejected rows of a refresh, each as a line."""
     for rows in (split.quarantined, split.dropped):
-        yield from (_shown(row, None) for row in rows.limit(_SHOWN).collect())
+        yield from (shown_row(row, None) for row in rows.limit(_SHOWN).collect())
 
 
 def _failed(
@@ -329,7 +341,7 @@ def _failed(
         location=failed[0].location,
         facts=(
             *(f"`{one.name}`: {one.text}" for one in failed),
-            *(_shown(row, coordinates) for row in first),
+            *(shown_row(row, coordinates) for row in first),
             *([f"and {count - len(first):,} more"] if count > len(first) else []),
             outcome,
         ),
@@ -341,7 +353,7 @@ def _failed(
     )
 
 
-def _shown(row: Row, coordinates: Coordinates | None) -> str:
+def shown_row(row: Row, coordinates: Coordinates | None) -> str:
     """A row in one line, with its coordinates in front."""
     values = row.asDict(recursive=True)
     values.pop(REASONS, None)

@@ -102,6 +102,7 @@ class FlowSurveyor:
             rename_from=remedies.rename_flow.get(flow.name),
             query=planned.fingerprint,
             readers=tuple(one.short for one in planned.readers),
+            places=tuple(one.location for one in planned.sources),
         )
         # A damaged checkpoint does not matter if the user asks for a new one.
         looks = not reset or facts.rename_from is not None

@@ -86,7 +86,7 @@ class Definitions:
         file = self._file(kind, name)
         try:
             text = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         location = SourceLocation(display_path(file, self.root), 1, 1, is_sql=True)
         found = parse_stream_statement(Cursor(SqlText(text, location)))
@@ -145,7 +145,8 @@ class Definitions:
 
     def write(self, kind: Kind, name: str, text: str) -> None:
         """Keep the statement of a definition, in place of an earlier one."""
-        _write(self._file(kind, name), text)
+        with self._location.writing():
+            _write(self._file(kind, name), text)
 
     def remove(self, kind: Kind, name: str) -> None:
         """Forget a definition; rows and checkpoints stay."""
@@ -277,7 +278,9 @@ class Definitions:
 
 
 def _link(link: Location, folder: Path, location: SourceLocation) -> None:
-    if (taken := link_folder(link, folder)) is not None:
+    with link.writing():
+        taken = link_folder(link, folder)
+    if taken is not None:
         raise invalid_sql(location, f"it is stored in {taken}, and cannot be moved to {folder}")
 
 

@@ -147,6 +147,7 @@ class FlowFacts:
     rename_from: str | None = None
     query: str | None = None  # the fingerprint of the query
     readers: tuple[str, ...] = ()  # the tables whose flows read its table as a stream
+    places: tuple[SourceLocation, ...] = ()  # where the query reads each source
 
     @property
     def short_dataset(self) -> str:

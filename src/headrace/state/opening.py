@@ -294,7 +294,9 @@ def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> Headrace
 
     before, now = listed(one.source for one in known), listed(facts.source for facts in flow.sources)
     gone = ", ".join(one for one in before if one not in now)
-    added = ", ".join(one for one in now if one not in before) or "these sources"
+    new = [one not in before for one in now]
+    added = ", ".join(one for one, is_new in zip(now, new, strict=True) if is_new) or "these sources"
+    changed = (place for place, is_new in zip(flow.places, new, strict=False) if is_new)
     remedies = [
         f"keep the rows and continue with these sources:   headrace reset {flow.flow}",
         f"or read everything again:   headrace full-refresh {flow.short_dataset}",
@@ -302,13 +304,14 @@ def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> Headrace
     if gone:
         refresh = f"headrace full-refresh {flow.short_dataset} --accept-loss {flow.short_dataset}"
         remedies = [
-            f"keep the rows of {gone}, and continue with {added}:   headrace reset {flow.flow}",
-            f"or remove the rows of {gone}, and read {', '.join(now)} from the beginning:   {refresh}",
+            f"keep the rows of {flow.short_dataset}, and continue with {added}:   headrace reset {flow.flow}",
+            f"or remove all rows of {flow.short_dataset}, and read {', '.join(now)} from the beginning:   "
+            + refresh,
             f"or read {gone} in the query again, then:   headrace run",
         ]
     return SourcesChangedError(
         f"flow {flow.flow}: its query reads other sources than its checkpoint",
-        location=flow.location,
+        location=next(changed, flow.location),
         facts=(
             f"the checkpoint read {', '.join(before)}",
             f"the query reads {', '.join(now)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -44,7 +45,11 @@ class LocalFiles:
     silence_s = 20.0
 
     def open(self, path: str) -> BinaryIO:
-        return Path(path).open("rb")
+        try:
+            return Path(path).open("rb")
+        except NotADirectoryError as error:
+            # A folder above it is a file.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
         return [_read(path) for path in paths]

@@ -252,14 +252,14 @@ class Location:
         return sorted(entry.name for entry in self.entries() if entry.is_folder)
 
     def create(self, text: str) -> bool:
-        with self._writing():
+        with self.writing():
             return self.files.create(self.path, text.encode())
 
     def create_json(self, value: Any) -> bool:
         return self.create(json.dumps(value))
 
     def replace(self, text: str) -> None:
-        with self._writing():
+        with self.writing():
             self.files.replace(self.path, text.encode())
 
     def replace_json(self, value: Any) -> None:
@@ -283,28 +283,28 @@ class Location:
             time.sleep(pause_s)
 
     def write(self, parts: Iterator[bytes]) -> str | None:
-        with self._writing():
+        with self.writing():
             return self.files.write(self.path, parts)
 
     def swap(self, expected: bytes, text: str) -> bool:
-        with self._writing():
+        with self.writing():
             return self.files.swap(self.path, expected, text.encode())
 
     def delete(self) -> None:
-        with self._writing():
+        with self.writing():
             self.files.delete(self.path)
 
     def delete_files(self, names: Iterable[str]) -> None:
         """Delete files of the folder by their names, in no order."""
-        with self._writing():
+        with self.writing():
             self.files.delete_all([f"{self.path.rstrip('/')}/{name}" for name in names])
 
     def make_folder(self) -> None:
-        with self._writing():
+        with self.writing():
             self.files.make_folder(self.path)
 
     def delete_folder(self) -> None:
-        with self._writing():
+        with self.writing():
             self.files.delete_folder(self.path)
 
     def copy(self, new: Location) -> None:
@@ -313,7 +313,7 @@ class Location:
             self.open().close()
         elif self.look() is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
-        with new._writing():
+        with new.writing():
             self.files.copy(self.path, new.path)
 
     def check_space(self, size: int) -> None:
@@ -360,7 +360,7 @@ class Location:
         )
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         try:
             yield
         except HeadraceError:

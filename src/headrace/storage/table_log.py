@@ -38,6 +38,7 @@ class LoggedCommit:
     engine: str
     changes_data: bool  # whether rows were added or removed
     removes_data: bool = False  # whether rows were removed or rewritten
+    has_feed: bool = False  # whether the change data feed has rows for it
     delta_id: str | None = None  # delta's id, which its checksum file also has; other writers may set none
     properties: Mapping[str, str] | None = None  # ``None`` if the commit does not change them
     declares_erasure: bool = False  # whether its metadata declares that it removes rows on purpose
@@ -330,7 +331,7 @@ def load_commit(table: Location, version: int, data: bytes | None = None) -> Log
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}
     properties: dict[str, str] | None = None
-    changes_data = removes_data = False
+    changes_data = removes_data = has_feed = False
     file = commit_file(table, version)
     for line in action_lines(file, data):
         if line.startswith('{"commitInfo"'):
@@ -344,6 +345,8 @@ def load_commit(table: Location, version: int, data: bytes | None = None) -> Log
             removes_data = '"dataChange":true' in line
         elif not changes_data and line.startswith('{"add"'):
             changes_data = '"dataChange":true' in line
+        elif line.startswith('{"cdc"'):
+            has_feed = True
     metadata = _user_metadata(info)
     return LoggedCommit(
         version=version,
@@ -354,6 +357,7 @@ def load_commit(table: Location, version: int, data: bytes | None = None) -> Log
         engine=str(info.get("engineInfo", "unknown")),
         changes_data=changes_data or removes_data,
         removes_data=removes_data,
+        has_feed=has_feed,
         delta_id=info.get("txnId"),
         properties=properties,
         declares_erasure=_declares_erasure(info, metadata),

@@ -246,6 +246,43 @@ def return_location(location: SourceLocation) -> SourceLocation:
     return _at(location, lines, returns[-1]) if returns else location
 
 
+def method_location(location: SourceLocation, name: str) -> tuple[SourceLocation, str | None, str | None]:
+    """The location of the call of a method at a line, the text of its object, and that of the call if it can
+    be moved: its only variable is the session."""
+    lines = [] if location.file is None else linecache.getlines(location.file)
+    for node in _nodes(lines):
+        method = node.func if isinstance(node, ast.Call) else node
+        if isinstance(method, ast.Attribute) and (method.attr, method.end_lineno) == (name, location.line):
+            stop = len(lines[location.line - 1].encode()[: method.end_col_offset].decode())
+            location = replace(location, column=stop - len(name) + 1, length=len(name))
+            is_free = {one.id for one in ast.walk(method) if isinstance(one, ast.Name)} == {"spark"}
+            return location, _text(lines, method.value), _text(lines, node) if is_free else None
+    return location, None, None
+
+
+def _text(lines: Sequence[str], node: ast.AST) -> str:
+    """The source of an expression, in one line."""
+    text = ast.get_source_segment("".join(lines), node) or ""
+    return text if text and "\n" not in text else ast.unparse(node)
+
+
+def udf_declared(location: SourceLocation, name: str) -> tuple[SourceLocation, str]:
+    """Where a function of Spark is made of a Python function, and the remedy that declares that its result
+    changes. `location`: a line of the query's file; it does not change if that file has no such line."""
+    lines = [] if location.file is None else linecache.getlines(location.file)
+    declare = f"declare that the result of {name}() changes"
+    for node in _nodes(lines):
+        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) and node.name == name else []
+        for one in decorators:
+            if "udf" in ast.unparse(one):
+                below = f"{declare}, in a line below it:   {name} = {name}.asNondeterministic()"
+                return _at(location, lines, one), below
+        is_udf = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("udf")
+        if isinstance(node, ast.Call) and is_udf and node.args and ast.unparse(node.args[0]) == name:
+            return _at(location, lines, node), f"{declare}:   {_text(lines, node)}.asNondeterministic()"
+    return location, f"{declare}:   F.udf(..).asNondeterministic()"
+
+
 def _nodes(lines: Sequence[str]) -> list[ast.AST]:
     try:
         return list(ast.walk(ast.parse("".join(lines))))
@@ -273,10 +310,7 @@ def _string(node: ast.AST, text: str) -> ast.Constant | None:
 
 
 def _at(
-    location: SourceLocation,
-    lines: Sequence[str],
-    node: ast.keyword | ast.Constant | ast.Return,
-    text: str = "",
+    location: SourceLocation, lines: Sequence[str], node: ast.keyword | ast.expr | ast.Return, text: str = ""
 ) -> SourceLocation:
     """The location of a node, or of a text within it."""
     raw = lines[node.lineno - 1].encode()

@@ -59,11 +59,12 @@ class RecordsJudge:
             columns = find_columns(evidence.log.metadata, self._context.kinds)
             if columns is None:
                 reason = (
-                    "a row is not one record: changes are applied by key"
-                    if keys_of(evidence.log)
-                    else "the table keeps no coordinates of its records: the query drops _source, or its "
-                    "fields; keep them to compare row by row"
+                    "the table keeps no coordinates of its records: it has no _source, or lacks its fields"
                 )
+                if keys_of(evidence.log):
+                    reason = "a row is not one record: changes are applied by key"
+                elif not evidence.log.active():
+                    reason = "the table has no rows"
                 return _unjudged(evidence, reason, applies=False)
             claims: dict[str, Claims] = {}
             for lineage in evidence.lineages:

@@ -43,7 +43,7 @@ def test_the_commands_act_on_the_pipelines_broker(headrace: Call, pipeline: Path
 
 def test_outside_of_a_pipeline_it_is_the_shared_one(headrace: Call, tmp_path: Path) -> None:
     found = headrace("broker", "status")
-    assert found.out.startswith("the shared broker, because no pipeline is in this folder: stopped")
+    assert found.out.startswith("the shared broker (no pipeline is in this folder): stopped")
     assert str(tmp_path / "user/broker") in found.out
     assert headrace("broker", "status", "--json").data["pipeline"] is None
     assert headrace("broker", "status", "--project", "nowhere").exit_code == 2

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.unit.declare.conftest import Load
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import StreamingTable
 from headrace.plan.validate import check_declarations, check_layout_columns
-from headrace.syntax.locations import argument_location, return_location
+from headrace.syntax.locations import argument_location, method_location, return_location, udf_declared
 
 SCHEMA = {"fields": [{"name": "id", "type": "long"}, {"name": "page", "type": "string"}]}
 
@@ -95,3 +97,57 @@ def test_the_return_of_a_query_is_marked(load: Load, body: str, expected: str) -
     (table,) = load(source).datasets
     text, _ = marked(source, return_location(table.location))
     assert text == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "expected", "remedy"),
+    [
+        (
+            "number = F.udf(call, 'long')",
+            "call",
+            "F.udf(call, 'long')",
+            "F.udf(call, 'long').asNondeterministic()",
+        ),
+        (
+            "@F.udf('long')\ndef call(x):\n    return x",
+            "call",
+            "F.udf('long')",
+            "in a line below it:   call = call.asNondeterministic()",
+        ),
+        ("number = 1", "call", "def extra():", "F.udf(..).asNondeterministic()"),
+    ],
+)
+def test_the_line_that_declares_a_python_function_to_spark_is_marked(
+    load: Load, code: str, name: str, expected: str, remedy: str
+) -> None:
+    indented = "\n".join(f"    {line}" for line in code.splitlines())
+    source = (
+        f"import headrace as hr\n\ndef declare():\n{indented}\n\n@hr.table\ndef extra():\n    return None\n"
+    )
+    (table,) = load(source).datasets
+    location, text = udf_declared(table.location, name)
+    assert marked(source, location)[0] == expected
+    assert text.startswith(f"declare that the result of {name}() changes") and text.endswith(remedy)
+
+
+CALLS = """\
+def query(rows):
+    return (
+        rows
+        .count()
+    )
+
+many = [spark.table("é").count(), 1]
+"""
+
+
+def test_the_method_of_a_line_is_marked_with_its_rows(tmp_path: Path) -> None:
+    (file := tmp_path / "calls.py").write_text(CALLS)
+    found = [method_location(SourceLocation("calls.py", line, file=str(file)), "count") for line in (4, 7, 1)]
+    marks = [CALLS.splitlines()[where.line - 1][(where.column or 1) - 1 :] for where, *_ in found]
+    assert marks == ["count()", "count(), 1]", "def query(rows):"]
+    assert [texts for _, *texts in found] == [
+        ["rows", None],
+        ['spark.table("é")', 'spark.table("é").count()'],
+        [None, None],
+    ]

@@ -229,6 +229,7 @@ def test_a_variable_without_a_value_is_shown_where_it_is_written(bundle: Path) -
     file = bundle.parent / "resources" / "sales.pipeline.yml"
     assert (caught.value.location.path, caught.value.location.line) == (str(file), line)
     assert caught.value.remedies[-1].endswith("variables: {warehouse: {default: VALUE}}")
+    assert caught.value.summary == "the variable `warehouse` of the bundle has no value"
     # In the default of another variable.
     bundle.write_text(BUNDLE.replace("/Volumes/${var.catalog}/landing", "/Volumes/${var.warehouse}/landing"))
     file.write_text(PIPELINE.replace("${var.warehouse}", "x").replace("${var.landing}", "${var.landing}/raw"))

@@ -66,11 +66,15 @@ class JavaFailed(Exception):
     [
         ("org.postgresql.Driver", 'configuration: {spark.jars.packages: "org.postgresql:postgresql:42.7.7"}'),
         ("com.example.jdbc.Driver", "configuration: {spark.jars: /path/to/driver.jar}"),
-        ("No suitable driver", '.option("driver", "org.postgresql.Driver")'),
+        ("No suitable driver", '.option("driver", "com.mysql.cj.jdbc.Driver")'),
     ],
 )
-def test_a_missing_jdbc_driver_is_an_error_with_the_line_for_the_spec(message: str, remedy: str) -> None:
-    error = _failed(JavaFailed(message), Path("/"), "orders", SourceLocation("a.py", 3))
+def test_a_missing_jdbc_driver_is_an_error_with_the_line_for_the_spec(
+    tmp_path: Path, message: str, remedy: str
+) -> None:
+    file = tmp_path / "a.py"
+    file.write_text('def orders():\n    return spark.read.jdbc("jdbc:mysql://db/shop", "orders")\n')
+    error = _failed(JavaFailed(message), Path("/"), "orders", SourceLocation("a.py", 2, file=str(file)))
     assert error.summary == f"the query of `orders` failed: the JDBC driver was not found: {message}"
     assert remedy in error.remedies[0]
     assert "java.base" not in str(error)

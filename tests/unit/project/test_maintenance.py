@@ -252,6 +252,7 @@ def test_a_refused_vacuum_does_not_hide_a_compaction(desk: Desk) -> None:
     (result,) = maintenance.maintain([ORDERS])
     assert result.steps == ("optimize",) and result.error is not None
     assert result.error.code == "RETENTION_TOO_SHORT" and str(result.warning).startswith("not vacuumed: ")
+    assert not any("not vacuumed" in line for line in result.lines()), "the error is printed below them"
     assert "compacted" in load_maintenance(desk.storage, ORDERS)
 
 

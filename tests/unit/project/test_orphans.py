@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from stores import At, on_disk
 
 from headrace.declare.spec import load_project
-from headrace.errors import StorageUnreadableError, TableInUseError
+from headrace.errors import StorageUnreadableError, TableInUseError, TableUnknownError
 from headrace.maintain.holders import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -131,6 +131,25 @@ def test_tables_that_are_no_longer_declared_can_be_removed(
     left = [str(one) for one in Path(str(storage.root)).rglob("*old*") if one.suffix != ".json"]
     assert left == [str(storage.ledger(OLD, "x").parent)] or left == []
     assert storage.find_tables() == (ORDERS,)
+
+
+def test_what_is_left_of_a_table_whose_folder_was_deleted_is_removed(settings: ProjectSettings) -> None:
+    storage = settings.storage
+    shutil.rmtree(on_disk(storage.table(OLD)))
+    with pytest.raises(TableUnknownError):
+        load_orphaned(settings, OLD)
+    record = {"pipeline": "shop", "at": datetime.now(UTC).isoformat(), "places": {}}
+    for declared in ("old", "orders"):
+        storage.last_plan(settings.home).replace_json({**record, "tables": [["default", declared]]})
+        if declared == "old":
+            with pytest.raises(TableUnknownError):
+                load_orphaned(settings, OLD)
+    assert load_orphaned(settings, OLD).name == OLD
+    found = remove_orphaned(settings, OLD, pytest.fail)
+    assert storage.checkpoints(OLD) in found.folders and storage.quarantine(OLD) in found.folders
+    assert not storage.checkpoints(OLD).exists() and storage.table(ORDERS).exists()
+    with pytest.raises(TableUnknownError):
+        load_orphaned(settings, OLD)
 
 
 def test_an_interrupted_removal_is_repeated(

@@ -19,7 +19,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ClusterSettings, ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange
-from headrace.run.failures import Failures, Reading
+from headrace.run.failures import Failures, Reading, violated_condition
 from headrace.run.narrowing import RAISED
 from headrace.sources.delta.facts import DeltaPosition
 from headrace.sources.delta.source import DeltaSource
@@ -236,7 +236,7 @@ def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
         (
             '[DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "ada" exceeds char/varchar type length limitation.',
             'sales: Value "ada" exceeds char/varchar type length limitation',
-            "@hr.expect_or_quarantine",
+            '@hr.expect_or_quarantine("NAME", "CONDITION")',
         ),
     ],
 )
@@ -245,8 +245,18 @@ def test_a_row_that_violates_a_constraint_of_the_table_is_named(
 ) -> None:
     error = Failures(settings=None).as_error(Exception(message), FLOW)
     assert (error.code, error.transient, error.summary) == ("CONSTRAINT_VIOLATED", False, summary)
-    assert error.remedies[1].endswith(f"in the quarantine of sales:   {expectation}")
+    assert error.remedies[1].endswith(f"of sales, with a line above its function:   {expectation}")
     assert error.facts[0] == "the row has id = -1" or "pos" not in message
+    if "pos" in message:
+        row = replace(Reading(3, ()), row='landing/a.json: {"id": -1}')
+        facts = Failures(settings=None).as_error(Exception(message), FLOW, reading=row).facts
+        assert (
+            facts[:2] == (f"the row: {row.row}", "it is in batch 3")
+            and violated_condition(message) == "NOT coalesce(id > 0, FALSE)"
+        )
+        in_sql = replace(FLOW, query=replace(FLOW.query, location=replace(HERE, is_sql=True)))
+        remedies = Failures(settings=None).as_error(Exception(message), in_sql).remedies
+        assert remedies[1].endswith("columns:   CONSTRAINT pos EXPECT (id > 0) ON VIOLATION QUARANTINE ROW")
 
 
 def test_spark_s_message_is_shown_without_its_frame_and_its_advice() -> None:

@@ -13,6 +13,7 @@ from headrace.errors import (
     SqlInvalidError,
     SqlNameTakenError,
     SqlNameUnknownError,
+    StorageUnwritableError,
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -115,3 +116,12 @@ def test_a_table_without_rows_is_dropped_with_its_link(definitions: Definitions,
     (tmp_path / "outside/t/_delta_log/00000000000000000000.json").write_text("{}")
     with pytest.raises(SqlInvalidError, match="does not remove tables"):
         definitions.drop_table(name, location)
+
+
+def test_a_file_in_place_of_the_storage_is_named(definitions: Definitions, tmp_path: Path) -> None:
+    root = Path(str(definitions.settings.storage.root))
+    root.write_text("a file")
+    with pytest.raises(StorageUnwritableError) as caught:
+        add(definitions, TABLE)
+    assert caught.value.summary == f"cannot write to the storage: {root} is a file, not a folder"
+    assert definitions.find("stream", "other") is None

@@ -137,7 +137,7 @@ def refused(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | No
     error = caught.value
     assert not error.transient
     assert error.params["flow"] == "sales"
-    assert error.location == FLOW.location
+    assert error.location == (flow.places or (FLOW.location,))[0]
     return error
 
 
@@ -305,6 +305,9 @@ def test_a_flow_that_moves_to_another_cluster_is_refused() -> None:
     error = refused(change(FLOW, sources=(OTHER_TOPIC,)), TABLE, CHECKPOINT)
     assert error.code == "SOURCES_CHANGED"
     assert "kafka sales" in error.facts[0] and "kafka sales at b:2" in error.facts[1]
+    read = SourceLocation("sales.py", 9)
+    error = refused(replace(change(FLOW, sources=(OTHER_TOPIC,)), places=(read,)), TABLE, CHECKPOINT)
+    assert error.location == read and error.remedies[1].startswith("or remove all rows of sales, and read ")
 
 
 def test_another_list_of_the_same_cluster_s_brokers_is_no_change() -> None:

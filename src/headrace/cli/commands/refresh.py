@@ -125,7 +125,8 @@ def reset(
         if not (yes or output.agrees(planned.lines(), "Reset?", remedy)):
             return UNCHANGED
         done = pipeline.reset(flows, start)
-    text = "\n".join([*done.lines(), "Next: headrace run"])
+    # A person has seen the lines above the question.
+    text = "\n".join([*(done.lines() if yes else ()), "Next: headrace run"])
     return Result(data={"done": True, **done.to_json()}, text=text)
 
 

@@ -17,7 +17,7 @@ from headrace.cli.rows import split_columns, table_rows, with_count
 from headrace.cli.verb import Invocation, verb
 from headrace.model.names import TableName
 from headrace.model.texts import size_text
-from headrace.observe.read import Selection, find_dataset, read_rows
+from headrace.observe.read import Selection, read_rows
 
 if TYPE_CHECKING:
     from headrace.project.orphans import TableDescription
@@ -70,7 +70,7 @@ def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
     from headrace.project.orphans import load_orphaned
 
     output, settings = invocation.output, invocation.stored()
-    name = find_dataset(table, settings)
+    name = settings.table_name(table)
     found = load_orphaned(settings, name)
     lines = [f"{found.files:,} files ({size_text(found.size_bytes)}) would be removed:"]
     lines += [f"  {folder}" for folder in found.folders]

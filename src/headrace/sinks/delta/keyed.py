@@ -38,8 +38,13 @@ from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, SplitRows
 from headrace.state.facts import FENCED
 from headrace.storage.layout import table_name
+from headrace.storage.table_log import newest_commits
 
 _FEW_KEYS = 1_000_000
+_REPLACE = (
+    "or let a newer record replace all rows of its key, with a line of headrace.yml:   "
+    "upsert: {duplicate_keys: replace}"
+)
 _KEY = "__headrace_key_"
 
 
@@ -276,14 +281,19 @@ class KeyedWriter(BatchWriter):
             several=several,
         )
 
-    def held_twice(self, effects: DataFrame, count: int) -> KeyTwiceError:
-        """The error for rows of the table that have the same key, where `HELD_ROWS` is more than 1."""
+    def held_twice(self, effects: DataFrame, count: int, *, replaces: bool = False) -> KeyTwiceError:
+        """The error for rows of the table that have the same key, where `HELD_ROWS` is more than 1.
+        `replaces`: whether the spec can let a newer record replace them all."""
         keys = list(self.table.keys)
         first = effects.where(f"{HELD_ROWS} > 1").select(*map(quoted_column, [*keys, HELD_ROWS])).first()
         shown = "" if first is None else ", ".join(f"{key} = {first[key]}" for key in keys)
         held = "" if first is None else f"{shown} has {first[HELD_ROWS]} rows"
         stamp, table = self.stamp, self.table.location
         name = table_name(self.table.path)
+        added = next(
+            (one for one in newest_commits(self.table.path) if one.metadata is None and one.adds_rows), None
+        )
+        by = "" if added is None else f" in version {added.version}: {added.operation} by {added.engine}"
         return KeyTwiceError(
             f"flow {stamp.flow}: {counted(count, 'key')} of batch {stamp.batch} "
             f"{'has' if count == 1 else 'have'} several rows in the table"
@@ -291,13 +301,12 @@ class KeyedWriter(BatchWriter):
             else f"flow {stamp.flow}: the table has several rows; the query returns one",
             facts=(
                 *([held if count == 1 else f"such as {held}"] if keys else []),
-                f"another writer has added rows to {table}",
+                f"another writer has added rows to {table}{by}",
                 "the batch was not written",
             ),
             remedies=(
                 f"read everything again:   headrace full-refresh {name.short}",
-                "or remove the extra rows with that writer (a DELETE by key removes all rows of the key), "
-                "then run again:   headrace run",
+                *((_REPLACE, "and run again:   headrace run") if replaces else ()),
             ),
             params={"flow": stamp.flow, "batch": stamp.batch, "keys": count},
         )

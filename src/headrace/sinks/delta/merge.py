@@ -219,8 +219,10 @@ class _Merger(KeyedWriter):
         found = {one[EFFECT]: one for one in counted.collect()}
         replaced = None
         if twice := sum(one["twice"] for one in found.values()):
-            if held is None or self.table.duplicate_keys == "fail" or not self.has_positions:
-                raise self.held_twice(effects, twice)
+            replaces = self.table.duplicate_keys == "replace"
+            if held is None or not (replaces and self.has_positions):
+                can_replace = held is not None and not replaces and self.has_positions
+                raise self.held_twice(effects, twice, replaces=can_replace)
             changed = effects.where(f"{EFFECT} IN ('update', 'delete')").select(*map(quoted_column, keys))
             replaced = held.join(changed, keys, "left_semi")
         more = sum(one["more"] for name, one in found.items() if name in ("update", "delete"))

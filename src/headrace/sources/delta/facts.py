@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,14 @@ from headrace.state.facts import FlowFacts, NextPosition, ReadBefore, SourceFact
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
 from headrace.storage.location import Location
-from headrace.storage.table_log import LoggedCommit, commit_file, follow_commits, read_actions
+from headrace.storage.table_log import (
+    LoggedCommit,
+    commit_file,
+    follow_commits,
+    load_commit,
+    read_actions,
+    versions,
+)
 
 MEANINGS = (
     Meaning(
@@ -270,10 +277,16 @@ def rewritten(
     *_, folder, schema, _ = ["", "", *table.rsplit("/", 3)]
     of_storage = name if schema == "default" else f"{schema}.{name}"
     changes = f'hr.read_changes("{of_storage if folder == "tables" else table}")'
+    refresh = f"headrace full-refresh {target}"
+    again = f"read everything again, now and after each such commit:   {refresh}"
     remedies: tuple[str, ...] = (
-        f"read its changes; {target} then gets a row for each change, with _change_type:   {changes}",
+        f"read its changes; {target} keeps its rows, and gets one more row for each change from version "
+        f"{commit.version} on, with _change_type:   {changes}",
+        f"or {again}",
     )
-    again = "or read everything again, now and after each such commit"
+    if not commit.has_feed:
+        begin = "or read its changes, each with _change_type, beginning with the rows that it has now"
+        remedies = (again, f"{begin}:   {changes}", f"and then:   {refresh}")
     if commit.refreshes_view:
         did = "a refresh changed or removed its rows"
         summary = f"{flow} reads the materialized view {name} as a stream, and {did}"
@@ -284,12 +297,13 @@ def rewritten(
         remedies = (
             "read the view with spark.read, in a materialized view",
             "or read the tables that the view reads as a stream",
+            f"or {again}",
         )
     return UpstreamRewrittenError(
         summary,
         location=location,
         facts=facts,
-        remedies=(*remedies, f"{again}:   headrace full-refresh {target}"),
+        remedies=remedies,
         params={"name": flow, "table": table, "version": commit.version},
     )
 
@@ -309,3 +323,31 @@ def log_expired(
         remedies=(f"read everything again:   headrace full-refresh {target}",),
         params={"name": flow, "table": table, "version": version},
     )
+
+
+def find_change(table: Location) -> tuple[LoggedCommit, str] | None:
+    """The newest commit that renames or drops columns, or changes their types, and what it has done."""
+    later: tuple[int, Mapping[str, tuple[str, Any]]] | None = None
+    for version in reversed(versions(table)):
+        for _, action in read_actions(commit_file(table, version), "metaData"):
+            columns = _columns(json.loads(action["schemaString"]))
+            if later is not None and (changes := ", and ".join(_changes(columns, later[1]))):
+                return load_commit(table, later[0]), changes
+            later = version, columns
+    return None
+
+
+def _columns(schema: Mapping[str, Any]) -> Mapping[str, tuple[str, Any]]:
+    """The names and types of columns, by their names in files."""
+    key = "delta.columnMapping.physicalName"
+    return {one["metadata"].get(key, one["name"]): (one["name"], one["type"]) for one in schema["fields"]}
+
+
+def _changes(then: Mapping[str, tuple[str, Any]], now: Mapping[str, tuple[str, Any]]) -> Iterator[str]:
+    for key, (name, kind) in then.items():
+        if key not in now:
+            yield f"dropped its column `{name}`"
+        elif now[key][0] != name:
+            yield f"renamed its column `{name}` to `{now[key][0]}`"
+        elif now[key][1] != kind:
+            yield f"changed the type of its column `{name}`"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from headrace.errors import SourceLocation, UpstreamMissingError
+from headrace.errors import HeadraceError, SourceLocation, UpstreamMissingError, UpstreamSchemaChangedError
 from headrace.model.changes import FEED_COLUMNS
 from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
@@ -20,6 +20,7 @@ from headrace.sources.delta.facts import (
     DeltaFacts,
     DeltaPosition,
     TableFiles,
+    find_change,
     log_expired,
     rewritten,
     versions_of_files,
@@ -33,7 +34,7 @@ from headrace.sources.delta.reader import (
     skips_changes,
     starting_version,
 )
-from headrace.sources.kind import Guard, SourceKind
+from headrace.sources.kind import FailedQuery, Guard, SourceKind
 from headrace.sources.limits import Meter, Taken
 from headrace.sources.parts import (
     FILE_RECORD,
@@ -327,6 +328,26 @@ class DeltaKind(SourceKind):
 
     def opens(self, format: str) -> bool:
         return format == "delta"
+
+    def explain_failure(self, failed: FailedQuery) -> HeadraceError | None:
+        error = super().explain_failure(failed)
+        if not isinstance(error, UpstreamSchemaChangedError):
+            return error
+        own = [one for one in failed.sources if isinstance(one, DeltaSource)]
+        if len(own) != 1 or (found := find_change(own[0].table_location)) is None:
+            return error
+        commit, what = found
+        now = f"remove the rows of {failed.target}, and begin with the rows that the table has now"
+        return error.with_(
+            summary=f"{failed.name}: {own[0].describe()}, which it reads, has {what}",
+            facts=(
+                f"version {commit.version}: {commit.operation} by {commit.engine}",
+                "earlier changes cannot be read with the new columns; nothing was written",
+            ),
+            remedies=(
+                f"{now}; its earlier changes are not read again:   headrace full-refresh {failed.target}",
+            ),
+        )
 
     def build(self, read: StreamRead) -> DeltaSource:
         options = dict(read.options)

@@ -32,6 +32,15 @@ _TIMEOUT_S = 10.0
 _TEMPORARY = (408, 429)
 _SHOWN = 200
 _FORBIDDEN = (401, 403)
+_DECODED = {
+    "AVRO": "after the header of the registry, with the schemas that SCHEMA refers to written into it:   "
+    'from_avro(F.expr("substring(value, 6)"), SCHEMA)',
+    "JSON": "after the header of the registry:   "
+    'hr.parse_json(F.expr("substring(value, 6)"), "COLUMN TYPE, ..")',
+    "PROTOBUF": "in a Python function, with the class that protoc makes, after the header of the registry "
+    "(6 bytes for the first message type of a schema):   MESSAGE.FromString(value[6:])",
+}
+"""How a query decodes records in the wire format, by the type of their schema."""
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -81,7 +90,8 @@ class SchemaRegistry:
                 f"the subject `{subject}` of the schema registry {problem}",
                 facts=(f"version {found.get('version')}, id {found.get('id')}",),
                 remedies=(
-                    'read the topic with format="raw" and without subject=, and decode `value` in the query',
+                    'read the topic with format="raw" and without subject=, and decode `value` '
+                    + _DECODED.get(kind, _DECODED["AVRO"]),
                 ),
                 params={"subject": subject, "schema_version": found.get("version"), "type": kind},
             )

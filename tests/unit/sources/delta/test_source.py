@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,11 +13,15 @@ import pytest
 from stores import At, on_disk
 
 from headrace.errors import SourceLocation, StorageUnsupportedError
+from headrace.model.declarations import AppendFlow
 from headrace.model.names import TableName
-from headrace.sources.delta.facts import DeltaPosition
+from headrace.model.queries import PythonQuery
+from headrace.run.failures import Failures
+from headrace.sources.delta.facts import DeltaPosition, rewritten
 from headrace.sources.delta.source import DeltaKind, DeltaSource
 from headrace.sources.requests import StreamRead
 from headrace.storage.layout import Storage
+from headrace.storage.table_log import LoggedCommit
 
 UPSTREAM = TableName("default", "bronze")
 HERE = SourceLocation("shop.py", 1)
@@ -89,3 +95,61 @@ def build(path: str) -> DeltaSource:
             settings=unused,
         )
     )
+
+
+MAPPED = {"delta.columnMapping.mode": "name"}
+
+
+def column(name: str, kind: Any = "long", physical: str | None = None) -> dict[str, Any]:
+    metadata = {} if physical is None else {"delta.columnMapping.physicalName": physical}
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def log_columns(table: Path, version: int, operation: str, *columns: dict[str, Any]) -> None:
+    schema = json.dumps({"type": "struct", "fields": columns})
+    actions = [
+        {"commitInfo": {"timestamp": version, "operation": operation, "engineInfo": "an engine"}},
+        {"metaData": {"id": "t", "schemaString": schema, "configuration": MAPPED}},
+    ]
+    log = table / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ([column("key", physical="id"), column("at")], "renamed its column `id` to `key`"),
+        ([column("at")], "dropped its column `id`"),
+        ([column("id", "string"), column("at")], "changed the type of its column `id`"),
+    ],
+)
+def test_a_change_of_columns_that_a_feed_cannot_cross_is_named(
+    tmp_path: Path, columns: list[dict[str, Any]], text: str
+) -> None:
+    address = {"type": "struct", "fields": [column("street")]}
+    log_columns(tmp_path, 0, "CREATE TABLE", column("id"), column("at"), column("home", address))
+    log_columns(tmp_path, 1, "CHANGE IT", *columns, column("home", address))
+    log_columns(tmp_path, 2, "ADD COLUMNS", *columns, column("home", address), column("more"))
+    source = DeltaSource(
+        index=0, folder=0, location=HERE, path=str(tmp_path), options={"readChangeFeed": "true"}
+    )
+    flow = AppendFlow(name="extra", target=UPSTREAM, query=PythonQuery(lambda: None, HERE))
+    failure = Exception(
+        "[DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG] Streaming read is not supported"
+    )
+    error = Failures(settings=None, sources=[source]).as_error(failure, flow)
+    assert (error.code, error.location) == ("UPSTREAM_SCHEMA_CHANGED", HERE)
+    assert error.summary == f"extra: delta {tmp_path}, which it reads, has {text}"
+    assert error.facts[0] == "version 1: CHANGE IT by an engine" and len(error.facts) == 2
+
+
+def test_a_change_feed_is_a_remedy_only_if_it_has_the_changed_rows() -> None:
+    commit = LoggedCommit(3, 0, None, {}, "UPDATE", "an engine", changes_data=True, removes_data=True)
+    fed, other = (
+        rewritten("f", "extra", "/people", HERE, replace(commit, has_feed=one)).remedies
+        for one in (True, False)
+    )
+    assert 'from version 3 on, with _change_type:   hr.read_changes("/people")' in fed[0]
+    assert fed[1].endswith("headrace full-refresh extra") and len(fed) == 2
+    assert other[0].endswith("headrace full-refresh extra") and 'hr.read_changes("/people")' in other[1]
