@@ -20,8 +20,6 @@ CLOSES = "headrace_erased_since"
 """A key of user metadata with two versions, the second that of the commit. No commit between them adds rows
 for a stream that skips erasures, so a stream may continue with this commit if the log lacks them."""
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
-_AHEAD = 32
-"""The number of commits that are read at the same time, where the storage can do that."""
 _NEWEST = 1000
 """The number of newest commits that are searched for a transaction id, or for the batches of a flow."""
 
@@ -226,11 +224,10 @@ def iter_commits(table: Location, first: int = 0, last: int | None = None) -> It
 def read_ahead(table: Location, chosen: Sequence[int]) -> Iterator[tuple[int, bytes | None]]:
     """The contents of commits, ``None`` for a missing one. Several are read at once, at first a few."""
     first, number = 0, 4
-    while part := chosen[first : first + number]:
-        held = (table / LOG).read_files([commit_file(table, version).name for version in part])
-        for version in part:
-            yield version, held.pop(commit_file(table, version).name, None)
-        first, number = first + number, min(2 * number, _AHEAD)
+    while part := {version: commit_file(table, version).name for version in chosen[first : first + number]}:
+        held = (table / LOG).read_files(list(part.values()))
+        yield from ((version, held.pop(name, None)) for version, name in part.items())
+        first, number = first + number, min(2 * number, 32)
 
 
 def follow_commits(table: Location, first: int, last: int | None = None) -> Iterator[LoggedCommit]:
@@ -326,8 +323,7 @@ def parse_actions(line: str, file: Location) -> dict[str, Any]:
 
 
 def load_commit(table: Location, version: int, data: bytes | None = None) -> LoggedCommit:
-    """One commit; lines of added files are not parsed, because there can be many. `data`: its content, if it
-    was read already."""
+    """One commit; lines of added files are not parsed. `data`: its content, if it was read already."""
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}
     properties: dict[str, str] | None = None
