@@ -1,10 +1,10 @@
 """Chooses the proofs of a check: `python tools/choose_proofs.py` prints their files, separated by commas.
 
-The proofs are in twelve parts of about the same recorded seconds (`tests/seconds.json`). A check runs the part
-that the number of commits modulo twelve names, and of the other parts the proofs of the packages that have
-changed in the seven days before the newest commit. A landing can have one commit or hundreds, so the number
-of commits says nothing about the changes since a part was last chosen. If the changed ones take too long,
-each check runs others of them. What was chosen, and why, is printed on standard error.
+The proofs are in twelve parts of about the same recorded seconds (`tests/seconds.json`). A check runs the
+part that the number of commits modulo twelve names, and of the other parts the proofs of the packages that
+have changed in the seven days before the newest commit. A landing can have one commit or hundreds, so the
+number of commits says nothing about the changes since a part was last chosen. If the changed ones take too
+long, each check runs others of them. What was chosen, and why, is printed on standard error.
 """
 
 from __future__ import annotations
