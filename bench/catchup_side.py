@@ -24,11 +24,12 @@ LIMIT = 500_000
 """Headrace's own default, and what an expert would set: a batch has an end."""
 
 
-def main(side: str, content: Content, bootstrap: str, topic: str, folder: Path) -> None:
+def main(side: str, content: Content, bootstrap: str, topic: str, folder: Path, lake: str = "") -> None:
+    """`lake`: the URI of a folder in a bucket; without it, the tables are in the folder."""
     run = (
-        _headrace(content, bootstrap, topic)
+        _headrace(content, bootstrap, topic, lake)
         if side == "headrace"
-        else _plain(side, content, bootstrap, topic)
+        else _plain(side, content, bootstrap, topic, lake)
     )
     found = {}
     for turn in ("cold", "warm"):
@@ -36,25 +37,28 @@ def main(side: str, content: Content, bootstrap: str, topic: str, folder: Path) 
     sys.stdout.write(json.dumps(found) + "\n")
 
 
-def _plain(side: str, content: Content, bootstrap: str, topic: str) -> Callable[[Path], dict[str, float]]:
-    spark = start_spark("expert" if side in ("expert", "parquet") else "plain")
+def _plain(
+    side: str, content: Content, bootstrap: str, topic: str, lake: str
+) -> Callable[[Path], dict[str, float]]:
+    spark = start_spark("expert" if side in ("expert", "parquet") else "plain", s3=bool(lake))
     limit = None if side in ("plain", "parquet") else LIMIT
 
     def shaped(records: DataFrame) -> DataFrame:
         return raw(records) if content == "raw" else parsed(records, SCHEMA)
 
     def stream(folder: Path) -> dict[str, float]:
+        place = f"{lake}/{folder.name}" if lake else str(folder)
         began = time.monotonic()
         query = (
             shaped(read_topic(spark, bootstrap, topic, limit))
             .writeStream.format("delta")
-            .option("checkpointLocation", str(folder / "checkpoint"))
+            .option("checkpointLocation", f"{place}/checkpoint")
             .trigger(availableNow=True)
-            .start(str(folder / "table"))
+            .start(f"{place}/table")
         )
         query.awaitTermination()
         took = time.monotonic() - began
-        return {"seconds": took, "rows": spark.read.format("delta").load(str(folder / "table")).count()}
+        return {"seconds": took, "rows": spark.read.format("delta").load(f"{place}/table").count()}
 
     def batch(folder: Path) -> dict[str, float]:
         began = time.monotonic()
@@ -77,7 +81,7 @@ def _read_once(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
     )
 
 
-def _headrace(content: Content, bootstrap: str, topic: str) -> Callable[[Path], dict[str, float]]:
+def _headrace(content: Content, bootstrap: str, topic: str, lake: str) -> Callable[[Path], dict[str, float]]:
     from headrace import Pipeline
     from headrace.model.event_forms import Event
     from headrace.model.events import FlowStarted
@@ -89,7 +93,8 @@ def _headrace(content: Content, bootstrap: str, topic: str) -> Callable[[Path], 
     def run(folder: Path) -> dict[str, float]:
         assert running.owned
         # A session knows one table of a name, and this one sees both runs.
-        write_pipeline(folder, bootstrap, topic, content, name=f"records_{folder.name}")
+        storage = f"{lake}/{folder.name}" if lake else "./lake"
+        write_pipeline(folder, bootstrap, topic, content, name=f"records_{folder.name}", storage=storage)
         started: list[float] = []
 
         def watch(event: Event) -> None:
@@ -110,4 +115,4 @@ def _headrace(content: Content, bootstrap: str, topic: str) -> Callable[[Path], 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], Path(sys.argv[5]))  # type: ignore[arg-type]
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], Path(sys.argv[5]), *sys.argv[6:])  # type: ignore[arg-type]

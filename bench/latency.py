@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,17 +104,33 @@ def measure(
     """Latencies of all records of the measured seconds, and facts about the batches that held them."""
     topic = f"latency-{folder.name}"
     broker.create_topic(topic, PARTITIONS)
-    bootstrap = broker.start()
     folder.mkdir()
-    command, place = _command(side, folder, bootstrap, topic)
-    broker_pid = broker.status().pid or 0
-    with running(command, folder / "log") as process, TreeMemory(lambda: [process.pid, broker_pid]) as memory:
+    command, place = _command(side, folder, broker.start(), topic)
+    return watch(side, broker, topic, command, place, folder / "log", rate, warm_up, seconds)
+
+
+def watch(
+    side: str,
+    broker: Broker,
+    topic: str,
+    command: list[str],
+    place: Path,
+    log: Path,
+    rate: int,
+    warm_up: int,
+    seconds: int,
+    measured: AbstractContextManager[None] | None = None,
+) -> tuple[list[float], dict[str, Any]]:
+    """Run a stream's process, and look at its table on this disk. `measured`: open in the measured time."""
+    bootstrap, broker_pid = broker.start(), broker.status().pid or 0
+    with running(command, log) as process, TreeMemory(lambda: [process.pid, broker_pid]) as memory:
         _await_first_commit(bootstrap, topic, place, process)
         with Trickle(bootstrap, topic, rate) as load:
             time.sleep(warm_up)
-            began = time.time()
-            time.sleep(seconds)
-            ended = time.time()
+            with measured or nullcontext():
+                began = time.time()
+                time.sleep(seconds)
+                ended = time.time()
         await_(lambda: _rows(place) >= load.sent + _FIRST, _READY_S, "the last record", process)
     commits = load_commits(place)
     expect(side, sum(len(one.produced) for one in commits), load.sent + _FIRST)

@@ -11,7 +11,7 @@ Content = Literal["raw", "json"]
 
 _SPEC = """\
 name: bench
-storage: ./lake
+storage: {storage}
 libraries:
   - glob: {{include: transformations/**}}
 kafka:
@@ -37,10 +37,12 @@ def {name}():
 """
 
 
-def write_pipeline(folder: Path, bootstrap: str, topic: str, content: Content, name: str = "records") -> Path:
-    """Write a pipeline of one flow; its table is ``lake/tables/default/<name>``."""
+def write_pipeline(
+    folder: Path, bootstrap: str, topic: str, content: Content, name: str = "records", storage: str = "./lake"
+) -> Path:
+    """Write a pipeline of one flow; its table is ``<storage>/tables/default/<name>``."""
     (folder / "transformations").mkdir(parents=True)
-    (folder / "headrace.yml").write_text(_SPEC.format(bootstrap=bootstrap))
+    (folder / "headrace.yml").write_text(_SPEC.format(bootstrap=bootstrap, storage=storage))
     fields = ", ".join(f'"{field}"' for field in FIELDS)
     text = _RAW if content == "raw" else _JSON
     (folder / "transformations" / "records.py").write_text(

@@ -35,8 +35,18 @@ EXPERT = {
 }
 
 
-def start_spark(side: Side) -> SparkSession:
-    """A session of PySpark's own making."""
+def s3_settings() -> dict[str, str]:
+    """Hadoop's client of S3 for the server that the environment names, as one sets it up."""
+    return {
+        "spark.hadoop.fs.s3a.endpoint": os.environ["AWS_ENDPOINT_URL_S3"],
+        "spark.hadoop.fs.s3a.endpoint.region": os.environ["AWS_REGION"],
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+    }
+
+
+def start_spark(side: Side, *, s3: bool = False) -> SparkSession:
+    """A session of PySpark's own making. `s3`: whether it reads and writes in a bucket."""
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(make_java_home(_scratch("java")))
@@ -44,10 +54,13 @@ def start_spark(side: Side) -> SparkSession:
     settings = {
         **DELTA,
         # On the class path, and not in `spark.jars`, which copies them at each start.
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, ensure_jars("spark"))),
+        "spark.driver.extraClassPath": os.pathsep.join(
+            map(str, ensure_jars("spark", *(("s3",) if s3 else ())))
+        ),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(_scratch("warehouse")),
         **(EXPERT if side == "expert" else {}),
+        **(s3_settings() if s3 else {}),
     }
     builder = SparkSession.builder.master("local[*]").appName(f"bench-{side}")
     for key, value in settings.items():

@@ -12,7 +12,7 @@ from bench.plain import Side, parsed, read_topic, start_spark
 
 def main(side: Side, bootstrap: str, topic: str, table: str, checkpoint: str) -> None:
     stop = threading.Event()
-    spark = start_spark(side)
+    spark = start_spark(side, s3=table.startswith("s3a://"))
     # After the start: PySpark has a handler of its own.
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     records = parsed(read_topic(spark, bootstrap, topic), SCHEMA)

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,12 +38,14 @@ run_simple("127.0.0.1", 0, serve, threaded=True)
 """
 """One request after another: moto looks at a condition and writes in two steps."""
 
+_REQUEST = re.compile(r'"(?:\x1b\[[\d;]*m)*([A-Z]+ /\S+) HTTP')
 _READY = re.compile(r"Running on (http://\S+)")
 
 
 @dataclass(frozen=True)
 class ObjectServer:
     url: str
+    log: list[str] = field(default_factory=list, repr=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     @cached_property
@@ -68,6 +71,10 @@ class ObjectServer:
             "aws_secret_access_key": SECRET,
             "aws_allow_http": "true",
         }
+
+    def requests(self) -> list[str]:
+        """The method and the path of each request up to now."""
+        return [found[1] for found in map(_REQUEST.search, list(self.log)) if found is not None]
 
     def make_bucket(self) -> str:
         name = f"bucket-{os.getpid()}-{next(self._numbers)}"
@@ -119,14 +126,9 @@ def running_server() -> Iterator[ObjectServer]:
         assert process.stderr is not None
         try:
             found = next(filter(None, map(_READY.search, process.stderr)))
-            # The server writes a line for each request.
-            _drain(process.stderr)
-            yield ObjectServer(found[1])
+            server = ObjectServer(found[1])
+            # A line for each request.
+            threading.Thread(target=server.log.extend, args=(process.stderr,), daemon=True).start()
+            yield server
         finally:
             process.terminate()
-
-
-def _drain(stream: Any) -> None:
-    import threading
-
-    threading.Thread(target=lambda: [None for _ in stream], daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,14 @@ class Lake:
         self.folder, self.bucket = folder, bucket
         self._capsys = capsys
 
+    @classmethod
+    def make(cls, folder: Path, bucket: str, capsys: pytest.CaptureFixture[str], code: str) -> Lake:
+        assert run(["init", str(folder), "--storage", f"s3://{bucket}/v1"]) == 0
+        for file in (folder / "transformations").glob("*.py"):
+            file.unlink()
+        (folder / "transformations" / "sales.py").write_text(code)
+        return cls(folder, bucket, capsys)
+
     def says(self, *arguments: str, code: int = 0) -> str:
         self._capsys.readouterr()
         got = run([*arguments, "--project", str(self.folder)])
@@ -76,14 +85,10 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
 ) -> None:
     object_server.reach(monkeypatch)
     bucket, folder = object_server.make_bucket(), tmp_path / "shop"
-    assert run(["init", str(folder), "--storage", f"s3://{bucket}/v1"]) == 0
-    assert "headrace[s3,test]" in (folder / "requirements.txt").read_text()
-    for file in (folder / "transformations").glob("*.py"):
-        file.unlink()
     name = topic(partitions=2)
     code = PIPELINE.replace("{topic}", name).replace("{bucket}", bucket)
-    (folder / "transformations" / "sales.py").write_text(code)
-    lake = Lake(folder, bucket, capsys)
+    lake = Lake.make(folder, bucket, capsys, code)
+    assert "headrace[s3,test]" in (folder / "requirements.txt").read_text()
     producer = Producer({"bootstrap.servers": bootstrap})
 
     def produce(first: int, last: int) -> None:
@@ -119,3 +124,54 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
         assert "sales" in lake.says(*command), command
 
     assert_nowhere(SECRET, object_server, bucket, folder, Path(os.environ["HEADRACE_LOGS"]))
+
+
+ONE_FLOW = """
+import headrace as hr
+
+@hr.table
+def small():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG", max_offsets_per_trigger=1)
+"""
+REQUESTS_OF_A_BATCH, MOST_REQUESTS = 13, 20
+"""Of a small batch of one flow that appends; and with its share of the care of its table."""
+
+
+def test_the_requests_of_a_small_batch_are_few_and_do_not_grow(
+    spark: object,
+    topic: Callable[..., str],
+    bootstrap: str,
+    object_server: ObjectServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    object_server.reach(monkeypatch)
+    bucket, name = object_server.make_bucket(), topic(partitions=1)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(45):
+        producer.produce(name, json.dumps({"id": number}))
+    assert producer.flush(30) == 0
+    lake = Lake.make(tmp_path / "shop", bucket, capsys, ONE_FLOW.replace("{topic}", name))
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+
+    requests = [one for one in object_server.requests() if f"/{bucket}" in one]
+    ends = [
+        next(i for i, one in enumerate(requests) if re.match(rf"PUT .*/commits/{batch}($|\?)", one))
+        for batch in range(45)
+    ]
+    # The event log, heartbeats and requests of table care depend on the time, not on the batches.
+    timed = re.compile(r"/events/|/leases/processes/|/care/|prefix=v1(/|%2F)(events|care)")
+
+    def between(first: int, last: int) -> list[str]:
+        return [one for one in requests[ends[first] : ends[last]] if timed.search(one) is None]
+
+    for batch in (5, 40):
+        # A checkpoint of the log can be written meanwhile.
+        least = min((between(one, one + 1) for one in range(batch - 3, batch + 2)), key=len)
+        assert len(least) <= REQUESTS_OF_A_BATCH, least
+    # With the checkpoints of the log.
+    assert len(between(4, 40)) <= 36 * MOST_REQUESTS
+    # Nobody is asked whether an object exists that is created conditionally, and old batches are not listed.
+    logs = [one for one in between(4, 40) if "/offsets" in one or "/commits" in one]
+    assert {one.split()[0] for one in logs} <= {"PUT", "GET"}, logs

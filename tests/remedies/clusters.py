@@ -183,14 +183,14 @@ def a_subject_that_is_not_avro(walk: Walk) -> None:
         walk.edit({**spec(url), **reads("text-value")})
         shown = walk.fails("headrace plan", line_of(walk.folder, EXTRA, "read_kafka"))
         assert 'format="raw" and without subject=' in shown.text, shown.text
-        decode = shown.remedies[0].rpartition(":   ")[2].replace("MESSAGE", "Int64Value")
+        select = shown.remedies[0].rpartition(":   ")[2]
+        select = select.replace("MESSAGE", "Int64Value").replace("FIELD", "value")
         imports = (
             "from google.protobuf.wrappers_pb2 import Int64Value\nfrom pyspark.sql import functions as F\n"
         )
-        function = f'\n\n@F.udf("long")\ndef decoded(value):\n    return {decode}.value\n'
-        raw = 'hr.read_kafka("{topic}", format="raw").select(decoded("value").alias("id"))'
+        raw = f'hr.read_kafka("{{topic}}", format="raw"){select}'
         query = f"\n\n@hr.table\ndef extra():\n    return {raw}\n"
-        walk.edit({EXTRA: f"import headrace as hr\n{imports}{function}{query}"})
+        walk.edit({EXTRA: f"import headrace as hr\n{imports}{query}"})
         walk.goes_well("headrace plan")
     walk.edit(UNDONE)
 

@@ -6,14 +6,14 @@ It has no folders, rename or append, so nothing can depend on what only a local 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 from obstore.store import MemoryStore
 
 from headrace.storage.local import LocalEntry, LocalFiles
-from headrace.storage.location import FileState, Location
+from headrace.storage.location import FileState, Item, Location, Result
 from headrace.storage.objects import ObjectFiles
 
 At = Callable[[Path], Location]
@@ -48,6 +48,9 @@ class ObjectsOnDisk:
 
     def open(self, path: str) -> BinaryIO:
         return self._disk.open(_key(path))
+
+    def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> Sequence[Result]:
+        return self._disk.gather(look, items)
 
     def exists(self, path: str) -> bool:
         return _is_object(Path(_key(path)))

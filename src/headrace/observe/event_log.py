@@ -27,6 +27,7 @@ from headrace.storage.table_log import LoggedCommit, newest_commits
 _logger = logging.getLogger(__name__)
 
 _APPEND_S = 1.0  # the minimum time between two appends
+_REMOTE_APPEND_S = 5.0  # the same in an object store, where each append has a price
 _MOST_APPEND_S = 30.0  # the maximum time between two attempts while the storage cannot be written
 _IDLE_S = 5.0  # A flow that has begun no batch for this time after its last one is idle
 _CLOSE_S = 15.0  # the time that the end of an update waits for the last events
@@ -100,7 +101,8 @@ class EventLog:
             )
 
     def _run(self) -> None:
-        pause_s, appends = _APPEND_S, 0
+        usual_s = _APPEND_S if self._storage.root.is_local else _REMOTE_APPEND_S
+        pause_s, appends = usual_s, 0
         while True:
             with self._condition:
                 self._condition.wait_for(
@@ -119,7 +121,7 @@ class EventLog:
                 pause_s = min(pause_s * 2, _MOST_APPEND_S)
             else:
                 self._report(None)
-                pause_s = _APPEND_S
+                pause_s = usual_s
             if is_last:
                 if not self._is_failing or began > self._closing_until:
                     return

@@ -30,6 +30,7 @@ FOLD_FILES = 50  # the number of small files from which they are folded into one
 _FILE_BYTES = 4 * 1024 * 1024  # the size of a folded file. Files of half this size are not counted as small
 _GRACE_H = 1  # hours that a replaced file is kept, for readers that have opened an older version
 _KEPT = timedelta(days=90)
+_CHECKPOINT_EVERY = 20  # commits in an object store: a reader gets each commit since then with a request
 _PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.enableExpiredLogCleanup": "true"}
 EventLevel = Literal["metrics", "info", "warn", "error"]
 _LEVELS: tuple[EventLevel, ...] = get_args(EventLevel)
@@ -55,17 +56,21 @@ class EventTable:
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows in one commit; the first call creates the table."""
-        from deltalake import write_deltalake
+        from deltalake import PostCommitHookProperties, write_deltalake
 
         data = build_table(rows, event_schema())
         self.path.check_space(data.nbytes)
         if self._table is None and not is_table(self.path):
-            options = dict(self.path.files.table_options)
+            options, properties = dict(self.path.files.table_options), dict(_PROPERTIES)
+            if not self.path.is_local:
+                properties["delta.checkpointInterval"] = str(_CHECKPOINT_EVERY)
             write_deltalake(
-                self.path.path, data, mode="append", configuration=_PROPERTIES, storage_options=options
+                self.path.path, data, mode="append", configuration=properties, storage_options=options
             )
         else:
-            write_deltalake(self._open(), data, mode="append")
+            # Folding cleans the log; to look for old commits after each append is a listing of the whole log.
+            hooks = PostCommitHookProperties(cleanup_expired_logs=False)
+            write_deltalake(self._open(), data, mode="append", post_commithook_properties=hooks)
 
     def query(self, sql: str) -> list[Row]:
         """The rows of a SQL query over the table ``t``; none if there is no table yet."""

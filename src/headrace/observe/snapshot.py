@@ -23,7 +23,7 @@ from headrace.observe.status import (
     ViewStatus,
     load_failures,
 )
-from headrace.observe.versions import RecentCommits, load_tail
+from headrace.observe.versions import CHECKPOINT, RecentCommits, load_tail
 from headrace.sources.registry import kind_of, range_of, read_back
 from headrace.sources.requests import Asking, Lag, Systems
 from headrace.state.identity import find_checkpoints, generations, load_identity
@@ -34,7 +34,6 @@ from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 _ANSWER_S = 1.0  # seconds that the broker may take to answer; without an answer, the status has no lag
-_CHECKPOINT = "headrace.checkpoint."
 _READERS = 8
 _SINK = "sink"
 """The kind of a sink that keeps the state of its flows itself."""
@@ -89,23 +88,26 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
     the address of the broker; empty for none."""
     storage = settings.storage
     names = storage.find_tables()
+    # The event log is read while the tables are.
     with ThreadPoolExecutor(_READERS) as pool:
+        failures, sinks = pool.submit(load_failures, storage), pool.submit(_load_sinks, storage)
+        last_plan, made = pool.submit(load_declared, settings), pool.submit(load_ingested, settings)
+        # What `headrace sql` has defined, such as ``stream.NAME`` and ``table.SCHEMA.NAME``, in lower case.
+        statements = pool.submit((storage.streams / "statements").list_files)
         tables = pool.map(lambda name: _load(storage.table(name)), names)
         loaded: dict[TableName, RecentCommits | str] = dict(zip(names, tables, strict=True))
-    loaded |= {name: tail for name, tail in _load_sinks(storage).items() if name not in loaded}
+    loaded |= {name: tail for name, tail in sinks.result().items() if name not in loaded}
     tails = {
         name: found
         for name, found in loaded.items()
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
-    looks = _Looks(settings, tails, load_failures(storage))
-    declared = load_declared(settings)
-    # What `headrace sql` has defined, such as ``stream.NAME`` and ``table.SCHEMA.NAME``, in lower case.
-    statements = (storage.streams / "statements").list_files()
-    shell = frozenset(name.removesuffix(".sql") for name in statements)
+    looks = _Looks(settings, tails, failures.result())
+    declared = last_plan.result()
+    shell = frozenset(name.removesuffix(".sql") for name in statements.result())
     if declared is not None:
         # Topics are ingested one by one, so no plan has all their tables.
-        ingested = load_ingested(settings)
+        ingested = made.result()
         declared = None if ingested is None else {**dict.fromkeys(map(str, ingested)), **declared}
     found = [*(_marked(looks.dataset(name), declared, shell) for name in tails), *looks.missing_datasets()]
     datasets = tuple(sorted(found, key=lambda one: (one.view is not None, one.dataset)))
@@ -169,6 +171,17 @@ def _marked(
     return replace(status, orphaned=is_orphaned, flows=flows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _FlowLook:
+    """What the storage says of a flow, besides its table."""
+
+    checkpoint: Location | None  # the newest one
+    last_batch: Mapping[str, Any] | None  # its metadata
+    planned: int | None  # the last batch that Spark has planned with the checkpoint
+    driver: Driver | None
+    late: int
+
+
 class _Looks:
     """Builds the status of each dataset; the broker is asked once for all flows."""
 
@@ -183,12 +196,14 @@ class _Looks:
         self._failures = failures
         self._now = datetime.now(UTC)
         self._observer = Observer(storage.leases / name for name in storage.leases.list_files())
-        self._last_batches = {
-            (name, checkpoint): self._find_last_batch(name, flow, checkpoint, tail)
+        flows = [
+            (name, tail, flow, checkpoint)
             for name, tail in tails.items()
             if isinstance(tail, RecentCommits)
             for flow, checkpoint in _flows(tail)
-        }
+        ]
+        found = storage.root.files.gather(lambda one: self._look(*one), flows)
+        self._flows = {(one[0], one[3]): look for one, look in zip(flows, found, strict=True)}
         self.systems = Systems(
             storage=storage,
             read_table=_read_nothing,
@@ -255,16 +270,15 @@ class _Looks:
 
     def _flow(self, name: TableName, tail: RecentCommits, flow: str, checkpoint: str) -> FlowStatus:
         commit = tail.last_batch(checkpoint)
-        metadata = self._last_batches[name, checkpoint]
-        driver = self._observer.find(self._storage.lease(name, flow))
+        look = self._flows[name, checkpoint]
+        metadata, driver, planned = look.last_batch, look.driver, look.planned
         failure = self._failures.get(flow)
         batch = (
             None
             if metadata is None
             else int(metadata["batches"][1] if "batches" in metadata else metadata["batch"])
         )
-        planned = _planned(self._storage.flow_checkpoints(name, flow))
-        lag = None if metadata is None else self._lag(name, flow, metadata)
+        lag = None if metadata is None else self._lag(metadata, look.checkpoint)
         return FlowStatus(
             flow=flow,
             state=_state(driver, failure, batch, lag),
@@ -280,7 +294,7 @@ class _Looks:
             lag=None if lag is None else lag.count,
             lag_bytes=lag.size_bytes if lag is not None and lag.counts_files else None,
             rate=tail.rate(checkpoint, self._now) if driver is not None else None,
-            late=Ledger(self._storage.ledger(name, flow), name, flow).late_rows(checkpoint),
+            late=look.late,
             driver=driver,
             error=None
             if failure is None or (driver is not None and failure.state == "failed")
@@ -317,6 +331,17 @@ class _Looks:
             reason=reason,
         )
 
+    def _look(self, name: TableName, tail: RecentCommits, flow: str, checkpoint: str) -> _FlowLook:
+        newest = next(reversed(generations(self._storage.flow_checkpoints(name, flow))), None)
+        planned = -1 if newest is None else load_state(newest).last_planned
+        return _FlowLook(
+            checkpoint=newest,
+            last_batch=self._find_last_batch(name, flow, checkpoint, tail),
+            planned=None if planned < 0 else planned,
+            driver=self._observer.find(self._storage.lease(name, flow)),
+            late=Ledger(self._storage.ledger(name, flow), name, flow).late_rows(checkpoint),
+        )
+
     def _find_last_batch(
         self, name: TableName, flow: str, checkpoint: str, tail: RecentCommits
     ) -> Mapping[str, Any] | None:
@@ -336,12 +361,11 @@ class _Looks:
                     return dict(entry)
         return None
 
-    def _lag(self, name: TableName, flow: str, metadata: Mapping[str, Any]) -> Lag | None:
+    def _lag(self, metadata: Mapping[str, Any], checkpoint: Location | None) -> Lag | None:
         """The lag behind the sources after the last batch; ``None`` if it is not known for one of them."""
-        newest = generations(self._storage.flow_checkpoints(name, flow))
         total = Lag(0)
         for one in metadata["sources"]:
-            lag = kind_of(one["kind"]).lag(range_of(one), self.systems, newest[-1] if newest else None)
+            lag = kind_of(one["kind"]).lag(range_of(one), self.systems, checkpoint)
             if lag is None:
                 return None
             total += lag
@@ -371,7 +395,7 @@ def _load_sinks(storage: Storage) -> dict[TableName, RecentCommits]:
                 own = {
                     "headrace.kind": _SINK,
                     "headrace.pipeline": identity.pipeline,
-                    f"{_CHECKPOINT}{flow}": identity.checkpoint,
+                    f"{CHECKPOINT}{flow}": identity.checkpoint,
                 }
                 before = found[dataset].properties if dataset in found else {}
                 found[dataset] = RecentCommits(
@@ -397,9 +421,9 @@ def _last_finished(folder: Location) -> Mapping[str, Any] | None:
 
 def _flows(tail: RecentCommits) -> list[tuple[str, str]]:
     return sorted(
-        (key.removeprefix(_CHECKPOINT), value)
+        (key.removeprefix(CHECKPOINT), value)
         for key, value in tail.properties.items()
-        if key.startswith(_CHECKPOINT) and value
+        if key.startswith(CHECKPOINT) and value
     )
 
 
@@ -425,10 +449,3 @@ def _state(
 def _version(metadata: Mapping[str, Any]) -> int | None:
     version = metadata.get("version")
     return version[1] if isinstance(version, Sequence) else version
-
-
-def _planned(checkpoints: Location) -> int | None:
-    """The last batch that Spark has planned with the newest checkpoint."""
-    known = generations(checkpoints)
-    planned = load_state(known[-1]).last_planned if known else -1
-    return None if planned < 0 else planned

@@ -4,13 +4,14 @@ last ones for the status; without Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-from headrace.errors import ReadVersionGoneError, ReadVersionUnknownError, first_line
+from headrace.errors import LogUnreadableError, ReadVersionGoneError, ReadVersionUnknownError, first_line
 from headrace.storage.arrow_rows import select
 from headrace.storage.locate import locate
 from headrace.storage.location import Location, open_delta
@@ -18,6 +19,8 @@ from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import LoggedCommit, load_commit, newest_commits, readable_versions
 
 _WALKED = 100  # the versions that are looked at to find one whose files are still there
+CHECKPOINT = "headrace.checkpoint."
+"""What the property of a table begins with that names a flow's checkpoint."""
 _LOOKED_BACK = 500
 """The number of commits in which a flow's last batch is searched; older batches are in the ledger."""
 _RATE_WINDOW_MS = 30_000
@@ -155,7 +158,7 @@ class RecentCommits:
 
 def load_tail(path: Location) -> RecentCommits:
     """Read a table's newest commits and its size."""
-    commits = tuple(newest_commits(path, _LOOKED_BACK))
+    commits = newest_commits(path, _LOOKED_BACK)
     try:
         table = open_delta(path)
         actions = table.get_add_actions(flatten=True)
@@ -167,10 +170,33 @@ def load_tail(path: Location) -> RecentCommits:
             rows=_count(table, actions),
             files=len(actions),
             size_bytes=sum(actions.column("size_bytes").to_pylist()),
-            commits=tuple(commit for commit in commits if commit.version <= table.version()),
+            commits=tuple(_needed(commits, metadata.configuration, table.version())),
         )
+    except LogUnreadableError:
+        raise
     except Exception as error:  # DataFusion's own errors come through arro3 without a class.
         raise find_damage(path) or ValueError(first_line(error)) from error
+
+
+def _needed(
+    commits: Iterable[LoggedCommit], properties: Mapping[str, str], newest: int
+) -> Iterator[LoggedCommit]:
+    """The commits up to the one that answers the last question of the status."""
+    missing = {value for key, value in properties.items() if key.startswith(CHECKPOINT) and value}
+    if properties.get("headrace.kind") == "materialized_view":
+        missing.add("view")
+    changed, since_ms = False, time.time() * 1000 - _RATE_WINDOW_MS
+    for commit in commits:
+        if commit.version > newest:
+            continue
+        yield commit
+        changed |= commit.changes_data
+        metadata = commit.metadata or {}
+        missing -= {"view"} & metadata.keys()
+        if "batch" in metadata and commit.is_ours:
+            missing.discard(metadata["checkpoint"])
+        if not missing and changed and commit.timestamp_ms < since_ms:
+            return
 
 
 def _is_batch(commit: LoggedCommit, checkpoint: str) -> bool:

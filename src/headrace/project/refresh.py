@@ -85,6 +85,8 @@ class RefreshPlan:
             if (snapshots := snapshots_of(feeding[0].flow)) is not None:
                 read = snapshots.name
             begins = f"{read} is read again from the beginning"
+            if any(one.begins_with_snapshot for one in streams):
+                begins += " (of a Delta table, the rows that it has now, and then its changes)"
             yield f"{name.short}  {self._removed(name)} {begins}"
             yield from (f"{name.short}  {one.text}" for one in self.gone if one.dataset == name)
         for view, changed in self.left_views.items():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import CheckpointBehindTableError, QueryFailedError, text_of
+from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading, violated_condition
@@ -37,16 +38,21 @@ class BatchRanges(SourceGuards):
         self._run = run
         self._pipeline = pipeline
         self._target = target
+        self._last: tuple[int, Sequence[SourceRange]] | None = None
 
     def load(self, number: int) -> BatchStamp:
         """Load the ranges of a batch that Spark has planned."""
         run = self._run
+        # The offset log has each batch once, so what was read of the batch before is still right.
+        before = self._last[1] if self._last is not None and self._last[0] == number - 1 else None
+        loaded = load_ranges(run.checkpoint, number, run.sources, before)
+        self._last = (number, loaded)
         return BatchStamp(
             pipeline=self._pipeline,
             flow=run.flow.name,
             checkpoint=run.checkpoint_id,
             batch=number,
-            ranges=self.begin(number, load_ranges(run.checkpoint, number, run.sources)),
+            ranges=self.begin(number, loaded),
         )
 
     def check_replay(self, stamp: BatchStamp) -> None:

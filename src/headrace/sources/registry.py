@@ -163,14 +163,21 @@ def _sorted(ranges: Sequence[SourceRange]) -> tuple[SourceRange, ...]:
 
 
 def load_ranges(
-    checkpoint: Location, batch: int, sources: Sequence[SourceIdentity]
+    checkpoint: Location,
+    batch: int,
+    sources: Sequence[SourceIdentity],
+    before: Sequence[SourceRange] | None = None,
 ) -> tuple[SourceRange, ...]:
     """What a batch reads from each of its sources.
 
-    A source without new data repeats its last position: its range is empty.
+    A source without new data repeats its last position: its range is empty. `before`: the ranges of the batch
+    before, if they are known.
     """
     ends = _load_positions(checkpoint, batch, sources)
-    starts = _load_positions(checkpoint, batch - 1, sources) if batch > 0 else {}
+    if before is not None:
+        starts = {one.index: one.until for one in before}
+    else:
+        starts = _load_positions(checkpoint, batch - 1, sources) if batch > 0 else {}
     return tuple(
         SourceRange(
             index=source.index,

@@ -120,6 +120,11 @@ class Source(ABC):
     def title(self, root: Path) -> str:
         return self.label(root)
 
+    @property
+    def begins_with_snapshot(self) -> bool:
+        """Whether a new flow reads what a table outside has now, and not its history."""
+        return False
+
     def details(self) -> str:
         """What a plan adds to the name: where a new flow starts."""
         return ""

@@ -226,11 +226,14 @@ def _newest_id(flow_checkpoints: Location) -> str | None:
 
 def find_checkpoints(storage: Storage) -> Iterator[tuple[TableName, str, tuple[Location, ...]]]:
     """The flows of a storage with checkpoints: the table, the flow, and its checkpoints, oldest first."""
-    root = storage.root / "checkpoints"
-    for dataset in root.list_folders():
-        for flow in (root / dataset).list_folders():
-            if known := generations(root / dataset / flow):
-                yield TableName.parse(dataset, dataset), flow, known
+    root, files = storage.root / "checkpoints", storage.root.files
+    datasets = root.list_folders()
+    flows = files.gather(lambda dataset: (root / dataset).list_folders(), datasets)
+    both = [(dataset, flow) for dataset, names in zip(datasets, flows, strict=True) for flow in names]
+    found = files.gather(lambda one: generations(root / one[0] / one[1]), both)
+    for (dataset, flow), known in zip(both, found, strict=True):
+        if known:
+            yield TableName.parse(dataset, dataset), flow, known
 
 
 def _has_content(folder: Location) -> bool:

@@ -82,12 +82,13 @@ class Storage:
 
     def find_tables(self) -> tuple[TableName, ...]:
         """The names of the tables that the storage holds, also those whose creation did not end."""
-        names = (
+        names = [
             TableName(schema, name)
             for schema in self.tables.list_folders()
             for name in (self.tables / schema).list_folders()
-        )
-        return tuple(name for name in names if (self.table(name) / "_delta_log").exists())
+        ]
+        found = self.root.files.gather(lambda name: (self.table(name) / "_delta_log").exists(), names)
+        return tuple(name for name, is_table in zip(names, found, strict=True) if is_table)
 
     @property
     def quarantines(self) -> Location:

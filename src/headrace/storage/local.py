@@ -8,11 +8,11 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from headrace.storage.location import FileState, Location
+from headrace.storage.location import FileState, Item, Location, Result
 
 
 class LocalEntry:
@@ -53,6 +53,9 @@ class LocalFiles:
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
         return [_read(path) for path in paths]
+
+    def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        return list(map(look, items))
 
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         for entry in self.entries(folder):

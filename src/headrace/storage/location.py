@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
 from headrace.errors import HeadraceError, StorageUnsupportedError, StorageUnwritableError
 from headrace.model.folders import Entry
@@ -24,6 +24,9 @@ from headrace.model.folders import Entry
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 PART_BYTES = 5 * 1024 * 1024
 """What is read or written at once of a large file: the least that S3 takes as a part."""
@@ -62,6 +65,9 @@ class Files(Protocol):
     def read_all(self, paths: Sequence[str]) -> Sequence[bytes | None]:
         """Return the contents of files, ``None`` for each missing one. Object storage reads several files at
         the same time."""
+
+    def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> Sequence[Result]:
+        """Return what `look` finds for each item. Object storage looks at several items at the same time."""
 
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         """Return all files of a folder and of the folders in it, with their bytes and without order, but not

@@ -6,7 +6,7 @@ import contextlib
 import io
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.errors import StorageAccessError, StorageUnreadableError
-from headrace.storage.location import PART_BYTES, FileState
+from headrace.storage.location import PART_BYTES, FileState, Item, Result
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -103,10 +103,14 @@ class ObjectFiles:
             except FileNotFoundError:
                 return None
 
-        if len(paths) < 2:
-            return [read(path) for path in paths]
-        with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
-            return list(pool.map(read, paths))
+        return self.gather(read, paths)
+
+    def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        held = list(items)
+        if len(held) < 2:
+            return list(map(look, held))
+        with ThreadPoolExecutor(min(_READERS, len(held))) as pool:
+            return list(pool.map(look, held))
 
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         with _as_os_errors(folder):
@@ -116,7 +120,12 @@ class ObjectFiles:
                 yield from ((f"{root}/{one['path']}", one["size"]) for one in page)
 
     def exists(self, path: str) -> bool:
-        return self.look(path) is not None or bool(self.entries(path))
+        if self.look(path) is not None:
+            return True
+        with _as_os_errors(path):
+            store, key = self._find(path)
+            # One page, however many objects the folder has.
+            return any(self._client.list(store, f"{key}/" if key else None))
 
     def look(self, path: str) -> FileState | None:
         with _as_os_errors(path):

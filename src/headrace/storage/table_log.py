@@ -191,8 +191,8 @@ def committed_ms(table: Location, version: int) -> int:
 def newest_commits(table: Location, most: int | None = None) -> Iterator[LoggedCommit]:
     """The commits that the log still holds, the newest first."""
     known = versions(table)
-    for version in reversed(known if most is None else known[-most:]):
-        yield load_commit(table, version)
+    for version, data in read_ahead(table, known[::-1][:most]):
+        yield load_commit(table, version, data)
 
 
 def commits_since_compaction(table: Location, newest: int, most: int) -> int:
@@ -216,9 +216,18 @@ def commits_since_compaction(table: Location, newest: int, most: int) -> int:
 
 def iter_commits(table: Location, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
     """The commits of a range of versions that the log still has."""
-    for version in versions(table):
-        if version >= first and (last is None or version <= last):
-            yield load_commit(table, version)
+    chosen = [one for one in versions(table) if one >= first and (last is None or one <= last)]
+    for version, data in read_ahead(table, chosen):
+        yield load_commit(table, version, data)
+
+
+def read_ahead(table: Location, chosen: Sequence[int]) -> Iterator[tuple[int, bytes | None]]:
+    """The contents of commits, ``None`` for a missing one. Several are read at once, at first a few."""
+    first, number = 0, 4
+    while part := {version: commit_file(table, version).name for version in chosen[first : first + number]}:
+        held = (table / LOG).read_files(list(part.values()))
+        yield from ((version, held.pop(name, None)) for version, name in part.items())
+        first, number = first + number, min(2 * number, 32)
 
 
 def follow_commits(table: Location, first: int, last: int | None = None) -> Iterator[LoggedCommit]:
@@ -284,9 +293,10 @@ def read_actions(file: Location, *names: str) -> Iterator[tuple[str, Mapping[str
             yield from parse_actions(line, file).items()
 
 
-def _text_lines(file: Location) -> Iterator[str]:
+def _text_lines(file: Location, data: bytes | None = None) -> Iterator[str]:
+    lines = file.read_lines() if data is None else (line.decode() for line in data.splitlines())
     try:
-        for line in filter(str.strip, file.read_lines()):
+        for line in filter(str.strip, lines):
             if not line.startswith("{"):
                 raise log_unreadable(file, f"is not JSON: {line[:60]!r}")
             yield line
@@ -294,10 +304,10 @@ def _text_lines(file: Location) -> Iterator[str]:
         raise log_unreadable(file, f"is not text: {error}") from error
 
 
-def action_lines(file: Location) -> Iterator[str]:
-    """The lines of a commit, without blank ones."""
+def action_lines(file: Location, data: bytes | None = None) -> Iterator[str]:
+    """The lines of a commit, without blank ones. `data`: its content, if it was read already."""
     line = ""
-    for line in _text_lines(file):
+    for line in _text_lines(file, data):
         yield line
     if not line:
         # Delta would take it for a commit that changes nothing.
@@ -312,14 +322,14 @@ def parse_actions(line: str, file: Location) -> dict[str, Any]:
     return actions
 
 
-def load_commit(table: Location, version: int) -> LoggedCommit:
-    """One commit; lines of added files are not parsed, because there can be many."""
+def load_commit(table: Location, version: int, data: bytes | None = None) -> LoggedCommit:
+    """One commit; lines of added files are not parsed. `data`: its content, if it was read already."""
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}
     properties: dict[str, str] | None = None
     changes_data = removes_data = has_feed = False
     file = commit_file(table, version)
-    for line in action_lines(file):
+    for line in action_lines(file, data):
         if line.startswith('{"commitInfo"'):
             info = parse_actions(line, file)["commitInfo"]
         elif line.startswith('{"txn"'):

@@ -20,6 +20,7 @@ from headrace.storage.table_log import (
     load_commit,
     parse_actions,
     read_actions,
+    read_ahead,
     versions,
 )
 
@@ -111,9 +112,9 @@ def load_snapshot(table: Location) -> TableSnapshot:
                 state.apply(name, value)
         if set(range(start + 1, newest + 1)) - set(commits):
             raise SnapshotUnreadableError(f"its log lacks commits after version {start}")
-        for version in range(start + 1, newest + 1):
+        for version, data in read_ahead(table, range(start + 1, newest + 1)):
             file = commit_file(table, version)
-            for line in action_lines(file):
+            for line in action_lines(file, data):
                 if not line.startswith(('{"commitInfo"', '{"txn"')):
                     for name, value in parse_actions(line, file).items():
                         state.apply(name, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,6 +101,10 @@ class FailingFiles(LocalFiles):
     def open(self, path: str) -> Any:
         self._meet()
         return super().open(path)
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        self._meet()
+        return super().read_all(paths)
 
     def list_files(self, folder: str) -> list[str]:
         self._meet()

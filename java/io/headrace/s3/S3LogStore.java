@@ -39,6 +39,9 @@ public class S3LogStore extends HadoopFileSystemLogStore {
       data.write('\n');
     }
     FileSystem fs = path.getFileSystem(conf);
+    if (fs instanceof S3Files) {
+      ((S3Files) fs).writes(path);
+    }
     if (!overwrite) {
       ConditionalCreate.write(fs, path, data);
       return;
@@ -101,6 +104,9 @@ public class S3LogStore extends HadoopFileSystemLogStore {
     List<FileStatus> found = new ArrayList<>();
     while (listing.hasNext()) {
       found.add(listing.next());
+    }
+    if (s3 instanceof S3Files) {
+      ((S3Files) s3).listed(found);
     }
     return found;
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,10 @@ def status(invocation: Invocation, tables: bool, exit_code: bool) -> Result:
             found = pipeline.table_health()
         return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
-        snapshot, lagging = pipeline.status(), pipeline.lagging_readers()
+        with ThreadPoolExecutor(1) as pool:
+            readers = pool.submit(pipeline.lagging_readers)
+            snapshot = pipeline.status()
+        lagging = readers.result()
     from headrace.observe.log import newest_log
 
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)

@@ -48,6 +48,8 @@ _LIMITED_BATCH_BYTES = 1 << 30
 """The bytes of large files that one commit rewrites if the time is limited."""
 EVERY = 100
 """Commits between two checkpoints, unless the checkpoints of the table take long: a reader replays few."""
+REMOTE_EVERY = 25
+"""The same in an object store, where a reader gets each commit with a request."""
 MOST = 900
 """The maximum number of commits between two checkpoints of a table whose checkpoints take long. After 1,000,
 Delta itself writes one within a commit."""
@@ -201,9 +203,11 @@ def _rewrite_masked(
     the files that they replace."""
     batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
     snapshot = newest_snapshot(session, table)
+    features = snapshot.protocol().toString()
+    if "clustering" in features or "deletionVectors" not in features:
+        return
     deleted = snapshot.numDeletedRecordsOpt()
-    is_clustered = "clustering" in snapshot.protocol().toString()
-    if is_clustered or (deleted.isDefined() and not deleted.get()):
+    if deleted.isDefined() and not deleted.get():
         return
     size = snapshot.sizeInBytes()
     chosen = [
@@ -305,7 +309,7 @@ class LogCheckpointer:
     offer tries again.
     """
 
-    def __init__(self, spark: SparkSession, every: int = EVERY) -> None:
+    def __init__(self, spark: SparkSession, every: int | None = None) -> None:
         self._spark = spark
         self._every = every
         self._newest: dict[Location, int] = {}
@@ -350,7 +354,8 @@ class LogCheckpointer:
     def _is_due(self, table: Location, version: int) -> bool:
         commits = version - self._written[table]
         rests = time.monotonic() < self._not_before.get(table, 0.0)
-        return commits >= self._every and (not rests or commits >= MOST)
+        every = self._every or (EVERY if table.is_local else REMOTE_EVERY)
+        return commits >= every and (not rests or commits >= MOST)
 
     def _write(self, table: Location, version: int) -> None:
         jvm: Any = self._spark.sparkContext._jvm

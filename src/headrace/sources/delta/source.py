@@ -117,6 +117,11 @@ class DeltaSource(Source):
     def feed(self) -> TableName | None:
         return self.table if self.reads_feed else None
 
+    @property
+    def begins_with_snapshot(self) -> bool:
+        starts = ("startingVersion", "startingTimestamp")
+        return self.table is None and all(self.option(name) is None for name in starts)
+
     def describe(self) -> str:
         return f"delta {self.path}" if self.table is None else f"table {self.table}"
 

@@ -37,8 +37,9 @@ _DECODED = {
     'from_avro(F.expr("substring(value, 6)"), SCHEMA)',
     "JSON": "after the header of the registry:   "
     'hr.parse_json(F.expr("substring(value, 6)"), "COLUMN TYPE, ..")',
-    "PROTOBUF": "in a Python function, with the class that protoc makes, after the header of the registry "
-    "(6 bytes for the first message type of a schema):   MESSAGE.FromString(value[6:])",
+    "PROTOBUF": "with the class MESSAGE that protoc makes, for each FIELD with its type (6 bytes are the "
+    "header of the registry for the first message type of a schema):   "
+    '.select(F.udf(lambda value: MESSAGE.FromString(value[6:]).FIELD, "bigint")("value").alias("FIELD"))',
 }
 """How a query decodes records in the wire format, by the type of their schema."""
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"

@@ -46,7 +46,7 @@ _FENCE = {
     # A rename on S3 is a copy and a removal, and neither fences a second driver.
     CHECKPOINT_FILES: f"{_CLASSES}.S3CheckpointFiles",
     # Hadoop knows S3 as `s3a`; users and other engines write `s3`.
-    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    **{f"spark.hadoop.fs.{scheme}.impl": f"{_CLASSES}.S3Files" for scheme in _SCHEMES},
     "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
     "spark.hadoop.fs.AbstractFileSystem.s3a.impl": "org.apache.hadoop.fs.s3a.S3A",
 }
