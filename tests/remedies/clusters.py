@@ -183,8 +183,8 @@ def a_subject_that_is_not_avro(walk: Walk) -> None:
         walk.edit({**spec(url), **reads("text-value")})
         shown = walk.fails("headrace plan", line_of(walk.folder, EXTRA, "read_kafka"))
         assert 'format="raw" and without subject=' in shown.text, shown.text
-        select = shown.remedies[0].rpartition(":   ")[2]
-        select = select.replace("MESSAGE", "Int64Value").replace("FIELD", "value")
+        select = shown.remedies[1].rpartition(":   ")[2]
+        select = select.replace("MESSAGE", "Int64Value").replace("TYPE", "bigint").replace("FIELD", "value")
         imports = (
             "from google.protobuf.wrappers_pb2 import Int64Value\nfrom pyspark.sql import functions as F\n"
         )

@@ -304,8 +304,8 @@ def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> Headrace
     if gone:
         refresh = f"headrace full-refresh {flow.short_dataset} --accept-loss {flow.short_dataset}"
         remedies = [
-            f"keep the rows of {flow.short_dataset}, and add those of {added}; what is in both is read "
-            f"a second time:   headrace reset {flow.flow}",
+            f"keep the rows of {flow.short_dataset}, and read what flow {flow.flow} has not read of "
+            f"{added} (a copy of what it has read counts as new):   headrace reset {flow.flow}",
             f"or remove all rows of {flow.short_dataset}, and read {', '.join(now)} from the beginning:   "
             + refresh,
             f"or read {gone} in the query again, then:   headrace run",

@@ -221,12 +221,21 @@ def create_table(
         spark.sql(f"DROP TABLE {quoted(name)}")
     if not is_table(path):
         # What a process leaves that is killed while it makes a table; Delta takes it for a foreign folder.
-        (path / "_delta_log").delete_folder()
+        _delete_log(spark, path / "_delta_log")
     spark.sql(
         f"CREATE TABLE {quoted(name)} ({ddl(spark, schema)}) USING delta {layout} "
         f"{f'COMMENT {_text(comment)}' if comment else ''} "
         f"LOCATION {_text(str(path))} {f'TBLPROPERTIES ({listed})' if listed else ''}"
     )
+
+
+def _delete_log(spark: SparkSession, log: Location) -> None:
+    log.delete_folder()
+    if not log.is_local:
+        # Spark marks a folder of a bucket with an object whose name ends in a slash; only Spark deletes it.
+        jvm: Any = spark.sparkContext._jvm
+        folder = jvm.org.apache.hadoop.fs.Path(str(log))
+        folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(folder, True)
 
 
 def register_table(spark: SparkSession, name: TableName, path: Location) -> None:

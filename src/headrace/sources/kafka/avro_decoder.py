@@ -37,9 +37,10 @@ _DECODED = {
     'from_avro(F.expr("substring(value, 6)"), SCHEMA)',
     "JSON": "after the header of the registry:   "
     'hr.parse_json(F.expr("substring(value, 6)"), "COLUMN TYPE, ..")',
-    "PROTOBUF": "with the class MESSAGE that protoc makes, for each FIELD with its type (6 bytes are the "
-    "header of the registry for the first message type of a schema):   "
-    '.select(F.udf(lambda value: MESSAGE.FromString(value[6:]).FIELD, "bigint")("value").alias("FIELD"))',
+    "PROTOBUF": "with the class MESSAGE that protoc makes, for each FIELD of the type TYPE (6 bytes are the "
+    "header of the registry for the first message type of a schema; F is pyspark.sql.functions):   "
+    '.select("_source", F.udf(lambda value: value and MESSAGE.FromString(value[6:]).FIELD, "TYPE")("value")'
+    '.alias("FIELD"))',
 }
 """How a query decodes records in the wire format, by the type of their schema."""
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
@@ -91,7 +92,8 @@ class SchemaRegistry:
                 f"the subject `{subject}` of the schema registry {problem}",
                 facts=(f"version {found.get('version')}, id {found.get('id')}",),
                 remedies=(
-                    'read the topic with format="raw" and without subject=, and decode `value` '
+                    "name a subject with an Avro schema in subject=",
+                    'or read the topic with format="raw" and without subject=, and decode `value` '
                     + _DECODED.get(kind, _DECODED["AVRO"]),
                 ),
                 params={"subject": subject, "schema_version": found.get("version"), "type": kind},
