@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from conftest import forget_tables
 from headrace.cli.main import run
-from object_server import REGION, SECRET, ObjectServer, assert_nowhere
+from object_server import REGION, SECRET, ObjectServer, assert_nowhere, open_buckets
 
 PIPELINE = """
 import headrace as hr
@@ -84,6 +84,7 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
     for file in (folder / "transformations").glob("*.py"):
         file.unlink()
     name = topic(partitions=2)
+    open_buckets(monkeypatch)  # as in a new process
     spec = folder / "headrace.yml"
     spec.write_text(f"{spec.read_text()}\nobject_storage: {{s3: {{region: {REGION}}}}}\n")
     code = PIPELINE.replace("{topic}", name).replace("{bucket}", bucket)
