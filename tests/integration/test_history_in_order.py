@@ -127,9 +127,8 @@ def _every_change_begins_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_hidden_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        key_events, "hidden_of", lambda changes, keys: key_events.hidden_of(changes, keys).where("false")
-    )
+    hidden = key_events.hidden_of
+    monkeypatch.setattr(key_events, "hidden_of", lambda changes, keys: hidden(changes, keys).where("false"))
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,16 @@ import json
 import os
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
+from conftest import forget_tables
 from headrace.cli.main import run
-from object_server import SECRET, ObjectServer, assert_nowhere
+from object_server import REGION, SECRET, ObjectServer, assert_nowhere, open_buckets
 
 PIPELINE = """
 import headrace as hr
@@ -88,6 +90,9 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
     name = topic(partitions=2)
     code = PIPELINE.replace("{topic}", name).replace("{bucket}", bucket)
     lake = Lake.make(folder, bucket, capsys, code)
+    open_buckets(monkeypatch)  # as in a new process
+    spec = folder / "headrace.yml"
+    spec.write_text(f"{spec.read_text()}\nobject_storage: {{s3: {{region: {REGION}}}}}\n")
     assert "headrace[s3,test]" in (folder / "requirements.txt").read_text()
     producer = Producer({"bootstrap.servers": bootstrap})
 
@@ -124,6 +129,26 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
         assert "sales" in lake.says(*command), command
 
     assert_nowhere(SECRET, object_server, bucket, folder, Path(os.environ["HEADRACE_LOGS"]))
+
+    # The storage moves to this machine, and back to the bucket.
+    numbers = {"n0": 57, "n1": 58, "n2": 56}
+    for first, target in ((60, str(tmp_path / "lake")), (70, f"s3://{bucket}/v2")):
+        copied = lake.gives("storage", "copy", "--to", target)
+        assert copied["done"] and copied["files"] > 100
+        text = re.sub(r"(?m)^storage: .*", f"storage: {target}", spec.read_text())
+        spec.write_text(text)
+        forget_tables()
+        assert "Nothing was written. No table would change" in lake.says("plan")
+        assert lake.gives("verify")["proven"], "before the first run"
+        produce(first, first + 10)
+        land(first)
+        assert lake.gives("run")["result"]["outcome"] == "completed"
+        assert lake.gives("verify")["proven"]
+        assert len(lake.rows("sales")) == (first + 10) * 9 // 10
+        numbers |= {f"n{n % 3}": n for n in range(first, first + 9)}
+        assert {row["name"]: row["n"] for row in lake.rows("newest")} == numbers
+        assert sum(Decimal(row["sales"]) for row in lake.rows("sums")) == (first + 10) * Decimal("0.45")
+    assert sorted(row["id"] for row in lake.rows("landed")) == [1, 2, 60, 70]
 
 
 ONE_FLOW = """

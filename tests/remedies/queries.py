@@ -141,7 +141,7 @@ mistake(
     table('spark.readStream.table("out")', more=SINK),
     table(VISITS, more=SINK),
     at=(PY, 'readStream.table("out")'),
-    names=f"what its flow `sends` ({PY}:7) reads, with the columns that this has:   {VISITS}",
+    names=f"what its flow `sends` ({PY}:7) reads, perhaps with other columns than the sink:   {VISITS}",
 )
 mistake(
     "QUERY_INVALID",

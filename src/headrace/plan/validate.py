@@ -45,7 +45,7 @@ from headrace.plan import columns
 from headrace.plan.evaluate import shortened
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
-from headrace.sinks.target import describe_sink, format_of
+from headrace.sinks.target import format_of
 from headrace.syntax.locations import argument_location, pinpoint, return_location
 
 if TYPE_CHECKING:
@@ -407,10 +407,10 @@ def sink_read(
     return SinkInvalidError(
         f"a query reads `{table.name.short}`, which is a sink: no table of the pipeline has its rows",
         location=access.location,
-        facts=[f"the sink {describe_sink(table.sink)} ({table.location})"],
+        facts=[f"the sink {format_of(table.sink).describe(table.sink)} ({table.location})"],
         remedies=[
-            f"read what its flow `{flow.name}` ({flow.location}) reads, with the columns that this has:   "
-            + ", ".join(access.read_text(one.short, streaming=access.streaming) for one in tables)
+            f"read what its flow `{flow.name}` ({flow.location}) reads, perhaps with other columns than the "
+            "sink:   " + ", ".join(access.read_text(one.short, streaming=access.streaming) for one in tables)
             for flow, tables in fed
         ],
         params={"sink": str(table.name), "column": None},

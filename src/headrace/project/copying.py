@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any, BinaryIO
+from uuid import uuid4
 
 from headrace.errors import SecondDriverError, StorageCopyFailedError, StorageCopyRefusedError
 from headrace.model.names import TableName
@@ -26,7 +27,7 @@ from headrace.storage.location import PART_BYTES, Location
 _LEFT = ("leases/", "care/requests/", "care/answers/", RECORD, MARKER)
 """What belongs to running processes, and to the store."""
 _DATA = (".parquet", ".bin")
-"""Endings of data files, which never change: one of the same name and size is not copied again."""
+"""Endings of data files, which never change: one with the same content is not copied again."""
 _WORKERS = 8
 _SLICE = 1000
 
@@ -48,6 +49,8 @@ def copy_storage(source: Storage, target: Storage) -> dict[str, Any]:
 class _Copy:
     def __init__(self, source: Location, target: Location) -> None:
         self._source, self._target = source, target
+        self._marked = ""
+        self._held: set[str] = set()
         self.command = copy_command(source.path, target.path)
 
     def check(self) -> None:
@@ -79,24 +82,45 @@ class _Copy:
         files = self._list_source()
         if not files:
             raise self._refused("there is nothing to copy", "check `storage` in headrace.yml")
-        (target / MARKER).create_json({"headrace": 1, "from": source.path})
-        if load_source(target) != source.path:
-            raise self._refused("another storage is copied to it at this moment")
+        self._mark()
         check_guarantee(target)
         held = _list(target)
+        self._check_mark()
         target.delete_files(name for name in held if name not in files and name not in (MARKER, RECORD))
-        copied = {name: size for name, size in files.items() if held.get(name) == size and _is_data(name)}
-        kept = len(copied)
+        self._held = {name for name, size in files.items() if held.get(name) == size and _is_data(name)}
+        copied: dict[str, int] = {}
         # The log of a table comes last: with it, other readers find the table.
-        names = sorted((one for one in files if one not in copied), key=lambda one: "/_delta_log/" in one)
+        names = sorted(files, key=lambda one: "/_delta_log/" in one)
         with ThreadPoolExecutor(_WORKERS) as pool:
             for start in range(0, len(names), _SLICE):
+                self._check_mark()
                 part = names[start : start + _SLICE]
                 copied |= zip(part, pool.map(self._copy, part), strict=True)
         self._verify(files, copied)
+        self._check_mark()
         (target / MARKER).delete()
-        total = {"files": len(copied), "size_bytes": sum(copied.values()), "kept": kept}
+        total = {"files": len(copied), "size_bytes": sum(copied.values()), "kept": len(self._held)}
         return {"source": str(source), "target": str(target), **total}
+
+    def _mark(self) -> None:
+        """Mark the target as an incomplete copy of this process; a copy that was broken off is taken over."""
+        mark, value = self._target / MARKER, {"headrace": 1, "from": self._source.path, "copier": uuid4().hex}
+        try:
+            held = mark.read_bytes()
+        except FileNotFoundError:
+            held = None
+        self._marked = json.dumps(value)
+        if not (mark.create(self._marked) if held is None else mark.swap(held, self._marked)):
+            raise self._refused("another process copies to it at this moment")
+
+    def _check_mark(self) -> None:
+        """Check that no other process has taken the copy over, for example while this machine was asleep."""
+        try:
+            marked = (self._target / MARKER).read_text()
+        except FileNotFoundError:
+            marked = ""
+        if marked != self._marked:
+            raise self._failed("another process has gone on with this copy")
 
     def _list_source(self) -> dict[str, int]:
         """The files to copy. Hidden ones are unfinished, or checksums of a local disk."""
@@ -108,19 +132,21 @@ class _Copy:
     def _copy(self, name: str) -> int:
         """Copy a file; returns its size in the target."""
         source, target, content = self._source / name, self._target / name, _Content()
+        if name in self._held:
+            # It can be half checked, or damaged.
+            if (known := _read(source)).digest == _read(target).digest:
+                return known.size
+            self._held.discard(name)
         is_identity = name.startswith("checkpoints/") and name.endswith(f"/{FILE}")
         try:
             with self._moved(source) if is_identity else source.open() as stream:
                 tag = target.write(content.read(stream))
         except FileNotFoundError as error:
             raise self._failed(f"{source} has changed while the storage was copied") from error
-        if not content.has_tag(tag):
-            # Also where a store's tags are no hashes, as those of encrypted objects.
-            with target.open() as stream:
-                written = _Content()
-                all(written.read(stream))
-            if written.digest != content.digest:
-                raise self._failed(f"{target} differs from {source} after it was written")
+        # The tags of some stores are no hashes, as those of encrypted objects.
+        if not content.has_tag(tag) and _read(target).digest != content.digest:
+            target.delete()
+            raise self._failed(f"{target} differs from {source} after it was written")
         return content.size
 
     def _moved(self, file: Location) -> BinaryIO:
@@ -177,6 +203,13 @@ class _Content:
     def has_tag(self, tag: str | None) -> bool:
         joined = hashlib.md5(b"".join(self._parts), usedforsecurity=False).hexdigest()
         return tag is not None and tag.strip('"') in (self.digest, f"{joined}-{len(self._parts)}")
+
+
+def _read(file: Location) -> _Content:
+    content = _Content()
+    with file.open() as stream:
+        all(content.read(stream))
+    return content
 
 
 def _list(root: Location) -> dict[str, int]:

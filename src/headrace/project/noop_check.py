@@ -46,6 +46,7 @@ from headrace.sources.registry import load_source
 from headrace.sources.requests import Asking, Systems
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.facts import Continue
+from headrace.state.lease import is_free
 from headrace.state.opening import decide
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_mark
@@ -169,7 +170,7 @@ def _require_drained(
     planned: PlannedFlow, flows: list[PlannedFlow], settings: ProjectSettings, systems: Systems
 ) -> None:
     name, storage = planned.flow.name, settings.storage
-    if storage.lease(planned.flow.target, name).exists():
+    if not is_free(storage.lease(planned.flow.target, name)):
         raise _Uncertain(f"flow {name} has a lease")
     if (storage.ledger(planned.flow.target, name) / UNCHECKED).exists():
         raise _Uncertain(f"flow {name} has rows to check")

@@ -43,8 +43,10 @@ class BatchRanges(SourceGuards):
     def load(self, number: int) -> BatchStamp:
         """Load the ranges of a batch that Spark has planned."""
         run = self._run
-        # The offset log has each batch once, so what was read of the batch before is still right.
-        before = self._last[1] if self._last is not None and self._last[0] == number - 1 else None
+        # The offset log has each batch once, so what was read of the batch before is still right. A local
+        # folder can be away, and Spark would make a new one with this batch alone: the read finds that.
+        known = None if run.checkpoint.is_local else self._last
+        before = known[1] if known is not None and known[0] == number - 1 else None
         loaded = load_ranges(run.checkpoint, number, run.sources, before)
         self._last = (number, loaded)
         return BatchStamp(

@@ -74,7 +74,11 @@ _UNREADABLE = re.compile(
     re.MULTILINE,
 )
 """Messages about a table, checkpoint or file whose disk or store does not answer, or refuses this process."""
-_TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
+_TAKEN_OVER = re.compile(
+    r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log"
+    # In a bucket, Spark meets the batch of the other process only as it writes its own.
+    r"|Multiple streaming queries are concurrently using"
+)
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
 _OF_LOG = re.compile(r"_delta_log|DELTA_|Malformed records are detected|is not a Parquet file|JsonParse")
 """Messages that a damaged log can cause; other failures look at no log."""

@@ -411,6 +411,11 @@ def _poll_s(location: Location) -> float:
     return _POLL_S if location.is_local else min(_STORE_POLL_S, expires_s(location) / _BEATS)
 
 
+def is_free(location: Location) -> bool:
+    """Whether no process has the lease, alive or ended."""
+    return _read(location) in (None, _RELEASED)
+
+
 def has_driver(storage: Storage, name: TableName, observer: Observer) -> bool:
     """Whether a process holds the lease of a flow of a table, or of a view; also if that is not certain."""
     flows = storage.checkpoints(name).list_folders() or (VIEW,)

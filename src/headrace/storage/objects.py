@@ -117,7 +117,11 @@ class ObjectFiles:
             store, key = self._find(folder)
             root = path_root(folder)
             for page in self._client.list(store, f"{key}/" if key else None):
-                yield from ((f"{root}/{one['path']}", one["size"]) for one in page)
+                for path, size in ((f"{root}/{one['path']}", one["size"]) for one in page):
+                    # Hadoop marks a folder by an empty object whose name ends with a slash, which a listing
+                    # lacks: there is no object of the listed name.
+                    if size or self.look(path) is not None:
+                        yield path, size
 
     def exists(self, path: str) -> bool:
         if self.look(path) is not None:

@@ -58,3 +58,7 @@ def test_with_a_broken_spec_the_variable_names_the_broker(
     assert found.exit_code == 2
     assert "headrace.yml" in found.err and "nmae" in found.err
     assert "HEADRACE_BROKER_DIR=FOLDER" in found.err
+    monkeypatch.setenv("HEADRACE_BROKER_DIR", str(pipeline / "own"))
+    found = headrace("broker", "status")
+    assert (found.exit_code, found.err) == (0, "")
+    assert str(pipeline / "own") in found.out

@@ -267,9 +267,35 @@ def test_a_file_that_differs_after_it_was_written_is_found(
     def damaging(self: LocalFiles, path: str, parts: Iterator[bytes]) -> None:
         original(self, path, (part[::-1] if path.endswith("part-1.parquet") else part for part in parts))
 
-    monkeypatch.setattr(LocalFiles, "write", damaging)
-    with pytest.raises(StorageCopyFailedError, match=r"part-1\.parquet differs"):
-        copy_storage(source, Storage.at(tmp_path / "copy"))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "write", damaging)
+        with pytest.raises(StorageCopyFailedError, match=r"part-1\.parquet differs"):
+            copy_storage(source, Storage.at(tmp_path / "copy"))
+    # A process that was killed before its look has left the damaged file.
+    target = Storage.at(tmp_path / "copy")
+    for damaged in target.root.local_path.rglob("*.parquet"):
+        damaged.write_bytes(damaged.read_bytes()[::-1])
+    copy_storage(source, target)
+    for file in source.root.local_path.rglob("*.parquet"):
+        copied = target.root.local_path / file.relative_to(source.root.local_path)
+        assert copied.read_bytes() == file.read_bytes()
+
+
+def test_a_copy_that_another_process_has_taken_over_deletes_nothing(
+    source: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, later = Storage.at(tmp_path / "copy"), tmp_path / "copy" / "tables" / "later.parquet"
+
+    def asleep(root: Location) -> None:
+        monkeypatch.undo()
+        (tmp_path / "copy" / "copying.json").unlink()
+        later.parent.mkdir(parents=True, exist_ok=True)
+        later.write_bytes(b"of a run")
+
+    monkeypatch.setattr(copying, "check_guarantee", asleep)
+    with pytest.raises(StorageCopyFailedError, match="another process"):
+        copy_storage(source, target)
+    assert later.exists()
 
 
 def test_the_tag_of_a_store_proves_what_was_written(

@@ -273,6 +273,8 @@ def test_spark_s_message_is_shown_without_its_frame_and_its_advice() -> None:
 
 def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease() -> None:
     assert code("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log")[0] == "LEASE_LOST"
+    in_a_bucket = "Multiple streaming queries are concurrently using s3://lake/checkpoints/0001/offsets/3"
+    assert code(in_a_bucket)[0] == "LEASE_LOST"
 
 
 @pytest.mark.parametrize(

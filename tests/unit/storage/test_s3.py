@@ -27,6 +27,7 @@ from headrace.model.names import TableName
 from headrace.model.object_storage import S3Settings
 from headrace.model.secrets import Redactor
 from headrace.observe.event_table import EventTable
+from headrace.project.copying import copy_storage
 from headrace.state.lease import held_leases
 from headrace.storage.arrow_rows import select
 from headrace.storage.guarantee import check_guarantee
@@ -351,6 +352,17 @@ def test_a_bucket_that_does_not_exist_is_not_an_empty_storage(lake: Location) ->
             use()
         assert SECRET not in str(caught.value)
         assert KEY not in str(caught.value)
+
+
+def test_the_marks_of_folders_that_hadoop_makes_are_no_files(
+    lake: Location, object_server: ObjectServer, tmp_path: Path
+) -> None:
+    bucket, _, key = lake.path.removeprefix("s3://").partition("/")
+    for name in ("tables/default/sales/_delta_log/_staged_commits/", "checkpoints/"):
+        object_server.client.put_object(Bucket=bucket, Key=f"{key}/{name}", Body=b"")
+    (lake / "tables" / "empty").replace("")
+    assert {file.name for file in lake.walk()} == {"empty"}
+    assert copy_storage(Storage(lake), Storage.at(tmp_path / "copy"))["files"] == 1
 
 
 def test_many_small_files_are_read_in_one_call(location: Location) -> None:

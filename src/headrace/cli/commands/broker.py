@@ -11,12 +11,14 @@ from headrace.cli.kafka import start_broker
 from headrace.cli.options import POSITIVE, option
 from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.declare.spec import find_spec
 from headrace.errors import HeadraceError, ProfileUnknownError, SpecAmbiguousError, SpecNotFoundError
 from headrace.model.brokers import BrokerChoice
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker, BrokerStatus, topic_unknown
 from headrace.runtime.broker_record import find_in_shared, has_data
 from headrace.runtime.fetch import ensure_jars
+from headrace.runtime.places import BROKER_VARIABLE, chosen_folder
 
 
 @click.group(
@@ -173,6 +175,8 @@ def choose(invocation: Invocation) -> BrokerChoice:
     except (SpecNotFoundError, SpecAmbiguousError, ProfileUnknownError):
         raise
     except HeadraceError as error:
+        if (named := chosen_folder(BROKER_VARIABLE)) is not None:
+            return BrokerChoice(named, "variable", find_spec(invocation.project).parent.name)
         fact = "the folder of the pipeline's broker is not known; nothing was done"
         remedy = "or name the folder of the broker:   HEADRACE_BROKER_DIR=FOLDER headrace broker .."
         raise error.with_(facts=[*error.facts, fact], remedies=[*error.remedies, remedy]) from error

@@ -230,12 +230,19 @@ def create_table(
 
 
 def _delete_log(spark: SparkSession, log: Location) -> None:
-    log.delete_folder()
-    if not log.is_local:
-        # Spark marks a folder of a bucket with an object whose name ends in a slash; only Spark deletes it.
-        jvm: Any = spark.sparkContext._jvm
-        folder = jvm.org.apache.hadoop.fs.Path(str(log))
-        folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(folder, True)
+    if log.is_local:
+        log.delete_folder()
+        return
+    from py4j.protocol import Py4JJavaError
+
+    # Spark marks a folder of a bucket with an object whose name ends in a slash, and only Spark deletes it. A
+    # commit that another process has made meanwhile stays, and with it the folder.
+    log.delete_files(name for name in log.list_files() if not name.endswith(".json"))
+    jvm: Any = spark.sparkContext._jvm
+    for folder in (*map(log.__truediv__, log.list_folders()), log):
+        path = jvm.org.apache.hadoop.fs.Path(str(folder))
+        with contextlib.suppress(Py4JJavaError):
+            path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, False)
 
 
 def register_table(spark: SparkSession, name: TableName, path: Location) -> None:

@@ -37,8 +37,9 @@ _DECODED = {
     'from_avro(F.expr("substring(value, 6)"), SCHEMA)',
     "JSON": "after the header of the registry:   "
     'hr.parse_json(F.expr("substring(value, 6)"), "COLUMN TYPE, ..")',
-    "PROTOBUF": "with the class MESSAGE that protoc makes, for each FIELD of the type TYPE (6 bytes are the "
-    "header of the registry for the first message type of a schema; F is pyspark.sql.functions):   "
+    "PROTOBUF": "with the class MESSAGE that protoc makes, for each FIELD with TYPE, its type in SQL such as "
+    "bigint (6 bytes are the header of the registry for the first message type of a schema; F is "
+    "pyspark.sql.functions):   "
     '.select("_source", F.udf(lambda value: value and MESSAGE.FromString(value[6:]).FIELD, "TYPE")("value")'
     '.alias("FIELD"))',
 }
