@@ -110,7 +110,8 @@ class _Copy:
         except FileNotFoundError:
             held = None
         self._marked = json.dumps(value)
-        if not (mark.create(self._marked) if held is None else mark.swap(held, self._marked)):
+        is_ours = held is None or load_source(self._target) == self._source.path
+        if not (is_ours and (mark.create(self._marked) if held is None else mark.swap(held, self._marked))):
             raise self._refused("another process copies to it at this moment")
 
     def _check_mark(self) -> None:
@@ -132,13 +133,13 @@ class _Copy:
     def _copy(self, name: str) -> int:
         """Copy a file; returns its size in the target."""
         source, target, content = self._source / name, self._target / name, _Content()
-        if name in self._held:
-            # A copy that was broken off may not have checked it.
-            if (known := _read(source)).digest == _read(target).digest:
-                return known.size
-            self._held.discard(name)
         is_identity = name.startswith("checkpoints/") and name.endswith(f"/{FILE}")
         try:
+            if name in self._held:
+                # A copy that was broken off may not have checked it.
+                if (known := _read(source)).digest == _read(target).digest:
+                    return known.size
+                self._held.discard(name)
             with self._moved(source) if is_identity else source.open() as stream:
                 tag = target.write(content.read(stream))
         except FileNotFoundError as error:
