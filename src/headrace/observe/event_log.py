@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -39,8 +39,7 @@ from the commits."""
 
 
 class EventLog:
-    """The event log of one update; an emitter that several threads may call. `measure`: adds to the events of
-    batches and refreshes what Spark's tasks have used."""
+    """The event log of one update; an emitter that several threads may call."""
 
     def __init__(
         self,
@@ -48,14 +47,12 @@ class EventLog:
         pipeline: str,
         update: str,
         plan: Plan | None = None,
-        measure: Callable[[Sequence[Event]], Sequence[Event]] | None = None,
         redactor: Redactor | None = None,
     ) -> None:
         self._storage = storage
         self._redactor = redactor or Redactor()
         self._update = update
         self._builder = RowBuilder(Origin(pipeline, str(storage.root), update), plan)
-        self._measure = measure
         self._table = EventTable(storage.events)
         self._condition = threading.Condition()
         self._waiting: list[Event] = []
@@ -68,6 +65,7 @@ class EventLog:
         self._unchecked: dict[TableName, datetime | None] = dict.fromkeys(tables)
         # The tables whose log is damaged, and the time from which they are compared later.
         self._damaged: dict[TableName, datetime] = {}
+        self._next_look = 0.0  # when the log of these tables is read again
         self._pauses: dict[str, tuple[TableName, float]] = {}
         self._is_closing = False
         self._closing_until = 0.0
@@ -151,8 +149,7 @@ class EventLog:
             with self._condition:
                 taken, self._waiting = self._waiting, []
                 lost, self._lost = self._lost, 0
-            measured = taken if self._measure is None else self._measure(taken)
-            self._rows = self._build(measured, lost)
+            self._rows = self._build(taken, lost)
         self._check_commits()
         if not self._rows:
             return False
@@ -165,7 +162,8 @@ class EventLog:
         """Add the rows of batches that the tables have and the log lacks."""
         with self._condition:
             unchecked, self._unchecked = self._unchecked, {}
-        chosen = {**unchecked, **self._damaged}
+        held = {} if self._is_closing or time.monotonic() >= self._next_look else self._damaged
+        chosen = {name: at for name, at in (unchecked | self._damaged).items() if name not in held}
         if not chosen:
             return
         try:
@@ -177,7 +175,9 @@ class EventLog:
         for name in damaged.keys() - self._damaged.keys():
             summary = damaged[name][1].summary
             _logger.warning("the event log may lack batches of %s: %s", name.short, summary)
-        self._damaged = {name: first for name, (first, _) in damaged.items()}
+        if damaged:
+            self._next_look = time.monotonic() + _MOST_APPEND_S
+        self._damaged = {**held, **{name: first for name, (first, _) in damaged.items()}}
         known = self._completed | {row["id"] for row in self._rows}
         found = [row for row in missing if row["id"] not in known]
         # The events of these batches may still be on their way.

@@ -73,9 +73,8 @@ class PlannedFlow(PlannedQuery):
     reads_target: bool  # whether the query reads the table that it writes
     expectations: tuple[Expectation, ...] = ()
     repeatable: bool = True  # whether a batch that is computed twice gives the same rows
-    python_functions: tuple[
-        str, ...
-    ] = ()  # the Python functions that give the same result, as far as Spark knows
+    # The Python functions in the query that are not declared as changing.
+    python_functions: tuple[str, ...] = ()
     reads_all: bool = True  # whether a batch reads every record of its range
     max_rejected: RejectionLimit | None = None  # the limit of rejected records of a batch, if there is one
     limit_place: SourceLocation | None = None  # where the spec sets the limit; ``None`` if the dataset has it
@@ -145,22 +144,6 @@ ChangedPart = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefreshCost:
-    """What the last refresh of a materialized view has read."""
-
-    rows: int  # rows that its tasks have read from tables and files
-    read_bytes: int
-    duration_s: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {"rows": self.rows, "bytes": self.read_bytes, "duration_s": self.duration_s}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RefreshCost:
-        return cls(rows=int(value["rows"]), read_bytes=int(value["bytes"]), duration_s=value["duration_s"])
-
-
-@dataclass(frozen=True, kw_only=True)
 class Change:
     """A change that a run would make in the storage, or something that it would keep (``keep``)."""
 
@@ -169,8 +152,6 @@ class Change:
     text: str
     part: ChangedPart = "table"
     name: str | None = None  # the column, the property or the flow that changes, if it is one
-    # What the last refresh has read, if a view is recomputed and that is known.
-    cost: RefreshCost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
