@@ -17,7 +17,7 @@ from headrace.errors import SecondDriverError, StorageCopyFailedError, StorageCo
 from headrace.model.names import TableName
 from headrace.sources.registry import kind_of
 from headrace.state.identity import FILE, find_checkpoints, load_identity
-from headrace.state.lease import held_leases
+from headrace.state.table_leases import held_leases
 from headrace.storage.guarantee import RECORD, check_guarantee
 from headrace.storage.incomplete import MARKER, check_complete, copy_command, load_source
 from headrace.storage.layout import Storage
@@ -82,10 +82,14 @@ class _Copy:
         files = self._list_source()
         if not files:
             raise self._refused("there is nothing to copy", "check `storage` in headrace.yml")
-        self._mark()
+        is_first = self._mark()
         check_guarantee(target)
         held = _list(target)
         self._check_mark()
+        if is_first and held.keys() - {RECORD, MARKER}:
+            # Since the first look, another process has copied the storage, or filled the target.
+            (target / MARKER).delete()
+            raise self._refused("the target is not empty")
         target.delete_files(name for name in held if name not in files and name not in (MARKER, RECORD))
         self._held = {name for name, size in files.items() if held.get(name) == size and _is_data(name)}
         copied: dict[str, int] = {}
@@ -93,7 +97,6 @@ class _Copy:
         names = sorted(files, key=lambda one: "/_delta_log/" in one)
         with ThreadPoolExecutor(_WORKERS) as pool:
             for start in range(0, len(names), _SLICE):
-                self._check_mark()
                 part = names[start : start + _SLICE]
                 copied |= zip(part, pool.map(self._copy, part), strict=True)
         self._verify(files, copied)
@@ -102,8 +105,9 @@ class _Copy:
         total = {"files": len(copied), "size_bytes": sum(copied.values()), "kept": len(self._held)}
         return {"source": str(source), "target": str(target), **total}
 
-    def _mark(self) -> None:
-        """Mark the target as an incomplete copy of this process; a copy that was broken off is taken over."""
+    def _mark(self) -> bool:
+        """Mark the target as an incomplete copy of this process; a copy that was broken off is taken over.
+        Returns whether the target had no mark."""
         mark, value = self._target / MARKER, {"headrace": 1, "from": self._source.path, "copier": uuid4().hex}
         try:
             held = mark.read_bytes()
@@ -112,6 +116,7 @@ class _Copy:
         self._marked = json.dumps(value)
         if not (mark.create(self._marked) if held is None else mark.swap(held, self._marked)):
             raise self._refused("another process copies to it at this moment")
+        return held is None
 
     def _check_mark(self) -> None:
         """Check that no other process has taken the copy over, for example while this machine was asleep."""
@@ -131,6 +136,7 @@ class _Copy:
 
     def _copy(self, name: str) -> int:
         """Copy a file; returns its size in the target."""
+        self._check_mark()
         source, target, content = self._source / name, self._target / name, _Content()
         if name in self._held:
             # It can be half checked, or damaged.

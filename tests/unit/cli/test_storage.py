@@ -298,6 +298,42 @@ def test_a_copy_that_another_process_has_taken_over_deletes_nothing(
     assert later.exists()
 
 
+def test_a_copy_that_wakes_up_before_its_mark_deletes_nothing_of_a_storage_that_is_in_use(
+    source: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, later = Storage.at(tmp_path / "copy"), "tables/default/sales/later.parquet"
+    original = copying._Copy._mark
+
+    def asleep(self: copying._Copy) -> bool:
+        monkeypatch.undo()
+        copying._Copy(source.root, target.root).run()
+        write(target.root, later, b"of a run")
+        return original(self)
+
+    monkeypatch.setattr(copying._Copy, "_mark", asleep)
+    with pytest.raises(StorageCopyRefusedError, match="not empty"):
+        copy_storage(source, target)
+    assert (target.root / later).read_bytes() == b"of a run"
+    check_complete(target.root)
+
+
+def test_a_copy_that_another_process_has_ended_writes_no_further_file(
+    source: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, original, written = Storage.at(tmp_path / "copy"), LocalFiles.write, list[str]()
+    monkeypatch.setattr(copying, "_WORKERS", 1)
+
+    def asleep(self: LocalFiles, path: str, parts: Iterator[bytes]) -> None:
+        written.append(path)
+        (target.root / MARKER).delete()
+        original(self, path, parts)
+
+    monkeypatch.setattr(LocalFiles, "write", asleep)
+    with pytest.raises(StorageCopyFailedError, match="another process"):
+        copy_storage(source, target)
+    assert len(written) == 1
+
+
 def test_the_tag_of_a_store_proves_what_was_written(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from headrace.model.object_storage import S3Settings
 from headrace.model.secrets import Redactor
 from headrace.observe.event_table import EventTable
 from headrace.project.copying import copy_storage
-from headrace.state.lease import held_leases
+from headrace.state.table_leases import held_leases
 from headrace.storage.arrow_rows import select
 from headrace.storage.guarantee import check_guarantee
 from headrace.storage.layout import Storage
