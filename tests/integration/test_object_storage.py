@@ -51,14 +51,6 @@ class Lake:
         self.folder, self.bucket = folder, bucket
         self._capsys = capsys
 
-    @classmethod
-    def make(cls, folder: Path, bucket: str, capsys: pytest.CaptureFixture[str], code: str) -> Lake:
-        assert run(["init", str(folder), "--storage", f"s3://{bucket}/v1"]) == 0
-        for file in (folder / "transformations").glob("*.py"):
-            file.unlink()
-        (folder / "transformations" / "sales.py").write_text(code)
-        return cls(folder, bucket, capsys)
-
     def says(self, *arguments: str, code: int = 0) -> str:
         self._capsys.readouterr()
         got = run([*arguments, "--project", str(self.folder)])
@@ -76,20 +68,40 @@ class Lake:
         return found
 
 
-def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
+@pytest.fixture
+def make_lake(
     spark: object,
-    topic: Callable[..., str],
-    bootstrap: str,
     object_server: ObjectServer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[str, str], Lake]:
+    """Makes a pipeline with a bucket as storage, from its code and its topic."""
+
+    def make(code: str, topic: str) -> Lake:
+        object_server.reach(monkeypatch)
+        folder, bucket = tmp_path / "shop", object_server.make_bucket()
+        assert run(["init", str(folder), "--storage", f"s3://{bucket}/v1"]) == 0
+        for file in (folder / "transformations").glob("*.py"):
+            file.unlink()
+        code = code.replace("{topic}", topic).replace("{bucket}", bucket)
+        (folder / "transformations" / "sales.py").write_text(code)
+        return Lake(folder, bucket, capsys)
+
+    return make
+
+
+def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
+    make_lake: Callable[[str, str], Lake],
+    topic: Callable[..., str],
+    bootstrap: str,
+    object_server: ObjectServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    object_server.reach(monkeypatch)
-    bucket, folder = object_server.make_bucket(), tmp_path / "shop"
     name = topic(partitions=2)
-    code = PIPELINE.replace("{topic}", name).replace("{bucket}", bucket)
-    lake = Lake.make(folder, bucket, capsys, code)
+    lake = make_lake(PIPELINE, name)
+    bucket, folder = lake.bucket, lake.folder
     open_buckets(monkeypatch)  # as in a new process
     spec = folder / "headrace.yml"
     spec.write_text(f"{spec.read_text()}\nobject_storage: {{s3: {{region: {REGION}}}}}\n")
@@ -163,24 +175,20 @@ REQUESTS_OF_A_BATCH, MOST_REQUESTS = 13, 20
 
 
 def test_the_requests_of_a_small_batch_are_few_and_do_not_grow(
-    spark: object,
+    make_lake: Callable[[str, str], Lake],
     topic: Callable[..., str],
     bootstrap: str,
     object_server: ObjectServer,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    object_server.reach(monkeypatch)
-    bucket, name = object_server.make_bucket(), topic(partitions=1)
+    name = topic(partitions=1)
+    lake = make_lake(ONE_FLOW, name)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(45):
         producer.produce(name, json.dumps({"id": number}))
     assert producer.flush(30) == 0
-    lake = Lake.make(tmp_path / "shop", bucket, capsys, ONE_FLOW.replace("{topic}", name))
     assert lake.gives("run")["result"]["outcome"] == "completed"
 
-    requests = [one for one in object_server.requests() if f"/{bucket}" in one]
+    requests = [one for one in object_server.requests() if f"/{lake.bucket}" in one]
     ends = [
         next(i for i, one in enumerate(requests) if re.match(rf"PUT .*/commits/{batch}($|\?)", one))
         for batch in range(45)

@@ -72,6 +72,11 @@ def planned(shop: Shop) -> Plan:
         return pipeline.plan()
 
 
+def changed(shop: Shop) -> set[str | None]:
+    """The flows whose query has changed, as a plan shows it."""
+    return {change.name for change in planned(shop).changes or () if change.part == "query"}
+
+
 def test_a_flow_is_refused_if_the_state_of_its_checkpoint_does_not_fit_its_query(shop: Shop) -> None:
     shop.spec["configuration"] = {"spark.sql.shuffle.partitions": "1"}
     write(shop, FIRST)
@@ -82,7 +87,13 @@ def test_a_flow_is_refused_if_the_state_of_its_checkpoint_does_not_fit_its_query
     text = next(change.text for change in planned(shop).changes or () if change.name == "totals")
     assert "continues with the state of the old query" in text
 
+    shop.produce(30)
+    shop.run_well()
+    assert changed(shop) == set(), "each query has had a batch"
+
     write(shop, {**FITS, **OTHERS})
+    shop.run_well()
+    assert changed(shop) == {"totals", "firsts", "pairs", "plain"}, "Spark has not seen a batch of them"
     shop.produce(30)
     errors = {flow.flow: flow.error for flow in shop.run().flows if flow.error is not None}
     codes = {name: error.code for name, error in errors.items()}
@@ -93,6 +104,12 @@ def test_a_flow_is_refused_if_the_state_of_its_checkpoint_does_not_fit_its_query
     )
     assert errors["plain"].facts[0] == "the checkpoint has no state"
     assert shop.refused("firsts", rename_flow={}).code == "STATE_CHANGED", "the next run refuses it again"
+    assert changed(shop) == {"totals", "firsts", "pairs", "plain"}
 
     with Pipeline.load(shop.root) as pipeline:
         assert pipeline.full_refresh(["plain"]).outcome == "completed"
+    assert changed(shop) == {"totals", "firsts", "pairs"}
+
+    write(shop, {**FITS, **OTHERS, "PLAIN": FIRST["PLAIN"]})
+    shop.run()
+    assert "plain" in changed(shop), "it no longer keeps state, and has read nothing"

@@ -147,10 +147,7 @@ def a_table_with_an_id_twice(walk: Walk) -> None:
     twice = folder.put_text("twice.json", '{"id": 0, "page": "p0"}\n')
     walk.does("landing/twice.json has the record 0 again")
     shown = walk.fails("headrace run", f"{VISITS}:")
-    number = len(folder.ids)
-    folder.ids.append(number)
-    twice.write_text(f'{{"id": {number}, "page": "p{number % 2}"}}\n')
-    walk.does(f"landing/twice.json gets the record {number} instead")
+    walk.does(folder.correct(twice))
     walk.follows(shown, "headrace full-refresh visits")
     walk.is_healthy()
     assert "remove `fail` from the check" in shown.text, shown.text
@@ -170,10 +167,7 @@ def a_row_that_delta_refuses(walk: Walk) -> None:
     walk.does('landing/bad5.json has the record {"id": -1}')
     shown = walk.fails("headrace run", f"{VISITS}:")
     assert 'the row: {"id": -1, "page": null' in shown.text and "landing/bad5.json" in shown.text, shown.text
-    number = len(folder.ids)
-    folder.ids.append(number)
-    bad.write_text(f'{{"id": {number}, "page": "p{number % 2}"}}\n')
-    walk.does(f"landing/bad5.json gets the record {number} instead")
+    walk.does(folder.correct(bad))
     walk.follows(shown, "headrace run")
     walk.is_healthy()
     folder.put_text("bad6.json", '{"id": -1}\n')

@@ -123,8 +123,10 @@ def complete_dataset(ctx: click.Context, param: click.Parameter, incomplete: str
     if settings is None:
         return []
     names = {table.within(settings.database) for table in settings.storage.find_tables()}
-    with suppress(HeadraceError, OSError):
-        names |= set(find_names(find_files(settings), settings.root, {}).made)
+    with suppress(HeadraceError):
+        for file in find_files(settings):
+            with suppress(OSError):
+                names |= find_names([file], settings.root, {}).datasets
     names -= set(ctx.params.get(param.name or "") or ())
     return sorted(name for name in names if name.startswith(incomplete))
 

@@ -50,6 +50,7 @@ _DECORATORS = frozenset(
     {"table", "view", "materialized_view", "temporary_view", "create_table", "create_view"}
 )
 _TABLES = _DECORATORS & {"table", "materialized_view", "create_table"}
+_CALLS = frozenset({"create_streaming_table", "create_target_table", "create_streaming_live_table"})
 _TABLE_MADE = re.compile(
     rf"\b(?:TABLE|MATERIALIZED\s+VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_IDENTIFIER})(?![\w.`])", re.IGNORECASE
 )
@@ -81,7 +82,7 @@ class FoundNames:
     # The addresses of brokers, with `*` for each part that is not known.
     brokers: dict[str, SourceLocation] = field(default_factory=dict)
     catalog: str | None = None  # the catalog of all tables that the files make with three-part names
-    made: tuple[str, ...] = ()  # the datasets that they declare
+    datasets: frozenset[str] = frozenset()  # those that they declare, without names that are not known
     # Tables of other schemas that are named like a table of the files: `shop.raw.orders` beside `orders`.
     alike: tuple[str, ...] = ()
 
@@ -118,8 +119,8 @@ def find_names(
     catalog = next(iter(catalogs)) if len(catalogs) == 1 else None
     tables = (one.text for one in outside if one.kind == "table" and one.text.count(".") == 2)
     alike = () if catalog else tuple(one for one in tables if _last(one) in reading.tables)
-    made = tuple(name for name in reading.made.values() if name.isprintable())
-    return FoundNames(outside, reading.keys, reading.brokers, catalog, made, alike)
+    datasets = frozenset(name for name in map(_without_live, reading.datasets) if name and name.isprintable())
+    return FoundNames(outside, reading.keys, reading.brokers, catalog, datasets, alike)
 
 
 class _Reading:
@@ -127,7 +128,8 @@ class _Reading:
         self._values = values
         self._short = short
         self.found: dict[tuple[str, str], OutsideName] = {}
-        self.made: dict[str, str] = {}  # by the name in lower case
+        self.made: set[str] = set()  # in lower case
+        self.datasets: set[str] = set()
         self.tables: set[str] = set()  # the names with one part of tables and materialized views
         self.keys: dict[str, SourceLocation] = {}
         self.brokers: dict[str, SourceLocation] = {}
@@ -147,7 +149,7 @@ class _Reading:
         return True
 
     def _make(self, names: Iterable[str]) -> None:
-        self.made |= {name.casefold(): name for name in map(_without_live, names)}
+        self.made |= {_without_live(name).casefold() for name in names}
 
     def _add(self, kind: Literal["table", "path"], text: str, location: SourceLocation) -> None:
         if UNKNOWN not in text:
@@ -159,11 +161,14 @@ class _Reading:
         for one in _PARAMETER.finditer(text):
             if one[1] not in values:
                 self._key(one[1], SourceLocation(path, 1 + text.count("\n", 0, one.start())))
-        self.sql(_PARAMETER.sub(lambda one: values.get(one[1], UNKNOWN), text), path, 1)
+        self.sql(_PARAMETER.sub(lambda one: values.get(one[1], UNKNOWN), text), path, 1, declares=True)
 
-    def sql(self, text: str, path: str, line: int) -> None:
+    def sql(self, text: str, path: str, line: int, *, declares: bool = False) -> None:
         text = _blank(text, "comment")
         names = _blank(text, "text")  # without "orders from the shop"
+        if declares:
+            found = _SHORT_MADE.finditer(names)
+            self.datasets |= {one[1] for one in found if not one[0].upper().startswith("INTO")}
         made, reads = (_SHORT_MADE, _SHORT_READS) if self._short else (_MAKES, _READS)
         tables = [one[1].strip("`") for one in _TABLE_MADE.finditer(names)]
         self.tables.update(map(str.casefold, tables))
@@ -189,7 +194,7 @@ class _Reading:
             if name in trees:
                 self._tree(trees[name], known, name)
             else:
-                self.sql(cell.source, name, 1)
+                self.sql(cell.source, name, 1, declares=True)
 
     def python(self, text: str, path: str) -> None:
         text, cells = python_cells(text)
@@ -198,7 +203,8 @@ class _Reading:
         for cell in cells:
             if cell.magic == "sql":
                 lines = text.split("\n")[cell.line - 1 : cell.stop - 1]
-                self.sql("\n".join(re.sub(r"^# MAGIC( %sql)?", "", one) for one in lines), path, cell.line)
+                query = "\n".join(re.sub(r"^# MAGIC( %sql)?", "", one) for one in lines)
+                self.sql(query, path, cell.line, declares=True)
 
     def _tree(self, tree: ast.Module, known: KnownTexts, path: str) -> None:
         prose = {id(one) for one in _prose(tree)}
@@ -211,8 +217,10 @@ class _Reading:
                 self._servers(known.text(servers), SourceLocation(path, servers.lineno))
             if isinstance(node, ast.FunctionDef):
                 names = {called_name(one): one for one in node.decorator_list}
-                if any(name in _DECORATORS and not _is_named(one) for name, one in names.items()):
-                    self._make([node.name])
+                for decorator in (one for name, one in names.items() if name in _DECORATORS):
+                    given = _given_name(decorator)
+                    self.datasets.add(node.name if given is None else known.text(given))
+                    self._make([node.name] if given is None else [])
                 if _TABLES & names.keys():
                     self.tables.add(node.name.casefold())
             if isinstance(node, ast.Constant | ast.JoinedStr | ast.Call) and (value := known.text(node)):
@@ -226,8 +234,10 @@ class _Reading:
         name = called_name(node)
         made = list(_made(node, known))
         self._make(made)
-        if name in {*_TABLES, "create_streaming_table"}:
+        if name in _TABLES | _CALLS:
             self.tables.update(map(str.casefold, made))
+        if name in _CALLS:
+            self.datasets.update(made)
         key = read_key(node)
         if key is not None and key[1] is None and known.text(node) == UNKNOWN:
             self._key(key[0], SourceLocation(path, node.lineno))
@@ -322,13 +332,14 @@ def _is_table(name: str) -> bool:
 
 def _made(node: ast.Call, known: KnownTexts) -> Iterator[str]:
     arguments = [one.value for one in node.keywords if one.arg in ("name", "target")]
-    if called_name(node) in {"create_streaming_table", "create_sink", *_VIEWS}:
+    if called_name(node) in {"create_sink", *_CALLS, *_VIEWS}:
         arguments += node.args[:1]
     yield from (_without_live(known.text(one)) for one in arguments)
 
 
-def _is_named(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and any(one.arg == "name" for one in decorator.keywords)
+def _given_name(decorator: ast.expr) -> ast.expr | None:
+    keywords = decorator.keywords if isinstance(decorator, ast.Call) else ()
+    return next((one.value for one in keywords if one.arg == "name"), None)
 
 
 def entry_lines(found: Sequence[OutsideName], *, indent: str = "") -> Iterator[str]:

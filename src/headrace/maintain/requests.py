@@ -108,7 +108,7 @@ class Turns:
 
     @contextmanager
     def compaction(self, within_s: float, stopped: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Run a compaction in the block: holds off new batches, and waits for the end of those that run.
+        """Run a compaction in the block. New batches wait; the block begins when the running ones have ended.
         `within_s`: the maximum number of seconds to wait. Yields whether no batch runs. If false, a batch is
         still running or another compaction is."""
         deadline = time.monotonic() + within_s

@@ -40,6 +40,9 @@ class AutoLoaderError(ValueError):
     problem: str
     remedy: str
 
+    def __str__(self) -> str:
+        return self.problem
+
 
 @dataclass(frozen=True, kw_only=True)
 class AutoLoader:

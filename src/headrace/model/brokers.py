@@ -17,8 +17,8 @@ Reason = Literal["pipeline", "spec", "variable", "outside"]
 class BrokerChoice:
     """The folder of an embedded broker.
 
-    `reason`: it is in the pipeline's folder, named by the spec or by the environment variable, or the shared
-    one because there is no pipeline.
+    `reason`: why it is this folder. It is the pipeline's own, the spec or the environment variable names it,
+    or there is no pipeline, and it is the shared one.
     """
 
     folder: Path

@@ -45,6 +45,9 @@ class SettingError(ValueError):
     wrong: str
     remedies: Sequence[str]
 
+    def __str__(self) -> str:
+        return f"{self.key} {self.wrong}"
+
 
 def read_text(settings: Mapping[str, str], key: str) -> str:
     path = settings[key]

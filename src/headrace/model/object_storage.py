@@ -45,8 +45,8 @@ class S3Reach:
 
     @property
     def table_options(self) -> dict[str, str]:
-        """The options of `deltalake`. Commits create their files conditionally. Each option is named, since a
-        variable of the environment holds for what is not."""
+        """The options of `deltalake`. Commits create their files conditionally. Each option has
+        a value here: for others, `deltalake` would take the value of an environment variable."""
         given = {
             "aws_access_key_id": self.access_key_id,
             "aws_secret_access_key": self.secret_access_key,

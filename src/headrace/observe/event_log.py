@@ -68,6 +68,7 @@ class EventLog:
         self._unchecked: dict[TableName, datetime | None] = dict.fromkeys(tables)
         # The tables whose log is damaged, and the time from which they are compared later.
         self._damaged: dict[TableName, datetime] = {}
+        self._next_look = 0.0  # when the log of these tables is read again
         self._pauses: dict[str, tuple[TableName, float]] = {}
         self._is_urgent = False
         """Whether an error waits, which a process that is killed would not write."""
@@ -168,7 +169,8 @@ class EventLog:
         """Add the rows of batches that the tables have and the log lacks."""
         with self._condition:
             unchecked, self._unchecked = self._unchecked, {}
-        chosen = {**unchecked, **self._damaged}
+        held = {} if self._is_closing or time.monotonic() >= self._next_look else self._damaged
+        chosen = {name: at for name, at in (unchecked | self._damaged).items() if name not in held}
         if not chosen:
             return
         try:
@@ -180,7 +182,9 @@ class EventLog:
         for name in damaged.keys() - self._damaged.keys():
             summary = damaged[name][1].summary
             _logger.warning("the event log may lack batches of %s: %s", name.short, summary)
-        self._damaged = {name: first for name, (first, _) in damaged.items()}
+        if damaged:
+            self._next_look = time.monotonic() + _MOST_APPEND_S
+        self._damaged = {**held, **{name: first for name, (first, _) in damaged.items()}}
         known = self._completed | {row["id"] for row in self._rows}
         found = [row for row in missing if row["id"] not in known]
         # The events of these batches may still be on their way.

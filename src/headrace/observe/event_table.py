@@ -206,7 +206,7 @@ def read_events(storage: Storage, chosen: EventFilter, limit: int | None = None)
 
 
 def query_events(storage: Storage, query: str) -> list[Row]:
-    """The rows of a SQL query over the event log ``t``; none if there is no log yet."""
+    """The rows of a SQL query over the event log, which is ``t`` in it. Without a log, there are none."""
     try:
         return EventTable(storage.events).query(query)
     except Exception as error:  # DataFusion's own errors have no class.

@@ -69,12 +69,11 @@ class Resolver:
     """Resolves datasets in the order in which they read each other.
 
     Afterwards `declarations` has a materialized view in place of each table that its query has made one.
-    ``parent`` is the pipeline's session, for tables that the user's code has registered.
     """
 
     _session: SparkSession
     stand_ins: StandIns
-    _parent: SparkSession
+    _parent: SparkSession  # the pipeline's session, for tables that the user's code has registered
     settings: ProjectSettings
     declarations: Declarations
     _sources: SourceHook | None = None

@@ -73,9 +73,8 @@ class PlannedFlow(PlannedQuery):
     reads_target: bool  # whether the query reads the table that it writes
     expectations: tuple[Expectation, ...] = ()
     repeatable: bool = True  # whether a batch that is computed twice gives the same rows
-    python_functions: tuple[
-        str, ...
-    ] = ()  # the Python functions that give the same result, as far as Spark knows
+    # The Python functions in the query that are not declared as changing.
+    python_functions: tuple[str, ...] = ()
     reads_all: bool = True  # whether a batch reads every record of its range
     max_rejected: RejectionLimit | None = None  # the limit of rejected records of a batch, if there is one
     limit_place: SourceLocation | None = None  # where the spec sets the limit; ``None`` if the dataset has it

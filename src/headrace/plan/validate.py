@@ -496,5 +496,5 @@ def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, Table
         return error
     listed = ", ".join(f"{name.short} (reads {read.short})" for name, read in sorted(downstream.items()))
     names = {"not_checked": sorted(map(str, downstream))}
-    fact = f"not checked, because what they read has an error: {listed}"
+    fact = f"not checked, because they read a dataset with an error: {listed}"
     return error.with_(facts=(*error.facts, fact), params={**error.params, **names})

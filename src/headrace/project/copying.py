@@ -33,7 +33,7 @@ _SLICE = 1000
 
 
 def copy_storage(source: Storage, target: Storage) -> dict[str, Any]:
-    """Copy everything but leases and requests; returns what was copied. The source stays as it is."""
+    """Copy all files except leases and requests. Returns the number and the size of the copied files."""
     check_complete(source.root)
     copy = _Copy(source.root, target.root)
     copy.check()
@@ -70,7 +70,7 @@ class _Copy:
             raise self._refused(f"{link} is a link to a folder outside of the storage", again)
         for _, flow, known in find_checkpoints(Storage(source)):
             for one in load_identity(known[-1]).sources:
-                # Told apart by its path, so what was read from it would be read again elsewhere.
+                # A flow knows such a source by its path, and would read it again under another path.
                 is_path = "path" in kind_of(one.kind).keys
                 place = locate_supported(one.identity["path"]) if is_path else None
                 if place is not None and place.below(source):
@@ -106,15 +106,16 @@ class _Copy:
         return {"source": str(source), "target": str(target), **total}
 
     def _mark(self) -> bool:
-        """Mark the target as an incomplete copy of this process; a copy that was broken off is taken over.
-        Returns whether the target had no mark."""
+        """Mark the target as an incomplete copy by this process, also if another one has begun it. Returns
+        whether the target had no mark."""
         mark, value = self._target / MARKER, {"headrace": 1, "from": self._source.path, "copier": uuid4().hex}
         try:
             held = mark.read_bytes()
         except FileNotFoundError:
             held = None
         self._marked = json.dumps(value)
-        if not (mark.create(self._marked) if held is None else mark.swap(held, self._marked)):
+        is_ours = held is None or load_source(self._target) == self._source.path
+        if not (is_ours and (mark.create(self._marked) if held is None else mark.swap(held, self._marked))):
             raise self._refused("another process copies to it at this moment")
         return held is None
 
@@ -138,18 +139,18 @@ class _Copy:
         """Copy a file; returns its size in the target."""
         self._check_mark()
         source, target, content = self._source / name, self._target / name, _Content()
-        if name in self._held:
-            # It can be half checked, or damaged.
-            if (known := _read(source)).digest == _read(target).digest:
-                return known.size
-            self._held.discard(name)
         is_identity = name.startswith("checkpoints/") and name.endswith(f"/{FILE}")
         try:
+            if name in self._held:
+                # A copy that was broken off may not have checked it.
+                if (known := _read(source)).digest == _read(target).digest:
+                    return known.size
+                self._held.discard(name)
             with self._moved(source) if is_identity else source.open() as stream:
                 tag = target.write(content.read(stream))
         except FileNotFoundError as error:
             raise self._failed(f"{source} has changed while the storage was copied") from error
-        # The tags of some stores are no hashes, as those of encrypted objects.
+        # The tag of an encrypted object is no hash.
         if not content.has_tag(tag) and _read(target).digest != content.digest:
             target.delete()
             raise self._failed(f"{target} differs from {source} after it was written")

@@ -42,6 +42,12 @@ class Update:
     log: LogSettings | None = None
     id: str = field(default_factory=new_update)
 
+    def __post_init__(self) -> None:
+        from headrace.observe.log import LogSettings
+
+        # A wrong environment variable is an error also if there is nothing to do.
+        self._log_settings = self.log or LogSettings.of()
+
     @property
     def settings(self) -> ProjectSettings:
         return self.engine.settings
@@ -96,10 +102,10 @@ class Update:
     @contextmanager
     def _logging(self) -> Iterator[UpdateLog]:
         """The log of the update, and that of Spark if Spark is not started yet."""
-        from headrace.observe.log import LogSettings, UpdateLog, spark_log
+        from headrace.observe.log import UpdateLog, spark_log
 
         settings = self.settings
-        with UpdateLog(settings, self.id, self.log or LogSettings.of()) as log:
+        with UpdateLog(settings, self.id, self._log_settings) as log:
             self.engine.spark_log = spark_log(settings, self.id)
             facts = (settings.name, settings.profile, settings.storage.root, os.getpid(), platform.node())
             _LOG.info("pipeline %s, profile %s, storage %s, process %d on %s", *facts)

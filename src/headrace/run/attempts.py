@@ -78,17 +78,17 @@ def run_attempts(
             if progress.batches > batches or time.monotonic() - started > _STABLE_S:
                 attempt = missing = 0
             attempt += 1
-            refusal = StorageAccessError if runner.was_opened else ()
-            waits = limit is None and isinstance(error, (StorageUnwritableError, refusal))
-            passes = error.transient or waits
-            is_missing = runner.was_opened and isinstance(error, _STORAGE_AWAY)
-            missing = missing + 1 if is_missing and not waits else 0
+            is_away = runner.was_opened and isinstance(error, _STORAGE_AWAY)
+            is_refused = is_away and isinstance(error, StorageAccessError)
+            # Neither error can mean that a table or a checkpoint is lost.
+            waits = limit is None and (is_refused or isinstance(error, StorageUnwritableError))
+            missing = missing + 1 if is_away and not waits else 0
             ends = missing >= TRIGGERED_ATTEMPTS or (limit is not None and attempt >= limit)
-            if ends or not (passes or is_missing):
+            if ends or not (error.transient or is_away or waits):
                 return reports.failed(planned, error, progress)
             runner.state = "retrying"
             wait_s = wait_before(attempt)
-            reports.retrying(planned, _unreadable(error) if is_missing else error, attempt, wait_s)
+            reports.retrying(planned, _unreadable(error) if is_away else error, attempt, wait_s)
             if stop.wait(wait_s):
                 return reports.finished(planned, "stopped", progress)
         else:

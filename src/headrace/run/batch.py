@@ -117,7 +117,8 @@ class QueryState:
 @dataclass(frozen=True, kw_only=True)
 class BatchFunction:
     """The function that Spark calls for each batch of a flow. `committed`: called after each batch, also
-    after one that is repeated. `turn`: makes a context that holds off compactions while a batch runs."""
+    after one that is repeated. `accepted`: called before the first batch, after Spark has planned it. `turn`:
+    makes a context that holds off compactions while a batch runs."""
 
     planned: PlannedFlow
     lease: Lease
@@ -130,6 +131,7 @@ class BatchFunction:
     reporter: BatchReporter
     committed: Callable[[], object]
     state: QueryState
+    accepted: Callable[[], object] = lambda: None
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     snapshots: ReadRecords | None = None  # gives the rows of a batch whose row is a marker
 
@@ -155,6 +157,8 @@ class BatchFunction:
         check_gate(flow, self.state.stop, self.lease)
         reach("batch-start", flow, number)
         stamp = self.ranges.load(number)
+        if self.state.reading is None:
+            self.accepted()
         self.state.reading = Reading(number, stamp.ranges)
         self.reporter.began(number)
         with self.ranges.explained():

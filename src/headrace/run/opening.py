@@ -29,6 +29,7 @@ from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, Renam
 from headrace.state.identity import (
     QUERY,
     CheckpointIdentity,
+    QueryRecord,
     copy_checkpoints,
     discard_checkpoints,
     generations,
@@ -107,6 +108,12 @@ class OpenedFlow:
     identity: CheckpointIdentity
     sources: tuple[SourceFacts, ...]
     checkpoint: CheckpointFacts | None  # what the checkpoint holds; ``None`` if it was opened just now
+    untried: QueryRecord | None = None  # the changed query, while Spark may refuse the checkpoint's state
+
+    def record_query(self) -> None:
+        """Record the changed query as the last one that used the checkpoint."""
+        if self.untried is not None:
+            (self.path / QUERY).replace_json(self.untried.to_json())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,10 +207,14 @@ class FlowOpener:
                 side.fence(self.spark, *fenced)
 
     def _continue(self, start: FlowStart, identity: CheckpointIdentity) -> OpenedFlow:
-        flow = self._planned.flow
-        path = self._settings.storage.checkpoint(flow.target, flow.name, identity.generation)
-        (path / QUERY).replace_json(self._planned.record.to_json())
-        return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=start.checkpoint)
+        planned, known = self._planned, start.checkpoint
+        path = self._settings.storage.checkpoint(planned.flow.target, planned.flow.name, identity.generation)
+        opened = OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=known)
+        is_changed = known is not None and known.query != planned.fingerprint
+        if is_changed and (planned.stateful or (path / "state").list_folders()):
+            return replace(opened, untried=planned.record)
+        (path / QUERY).replace_json(planned.record.to_json())
+        return opened
 
     def _open(
         self,

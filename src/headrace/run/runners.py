@@ -110,6 +110,7 @@ class BatchSetup:
             reporter=self._reporter(opened, limits),
             committed=self.checks.committed,
             state=state,
+            accepted=opened.record_query,
             turn=nullcontext
             if keeps_state(planned.sink)
             else partial(self.context.maintenance.turn, settings.storage.table(planned.flow.target)),

@@ -1,4 +1,4 @@
-"""The folders that belong to the user, not to a pipeline."""
+"""Folders that belong to the user, not to a pipeline; temporary folders, and files that replace others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The kinds of sources: a new one is a folder, with a module that has `KIND`, and one line here.
+"""The kinds of sources, the checks of a flow's sources while it runs, and the ranges of its batches.
 
-What all kinds have in common goes through here: the checks of a flow's sources while it runs, and what each
-batch reads by Spark's offset log.
+A new kind is a folder, with a module that has `KIND`, and one line here.
 """
 
 from __future__ import annotations

@@ -267,7 +267,8 @@ class Location:
 
     def update_json(self, change: Callable[[Any], Any]) -> None:
         """Change the JSON value of a file; a change of another process at the same time is not lost. `change`
-        may be called several times, with ``None`` if the file is missing or is not JSON."""
+        may be called several times, with ``None`` if the file is missing or is not JSON. A value that stays
+        the same is not written."""
         for pause_s in _pauses():
             try:
                 held = self.read_bytes()
@@ -277,7 +278,10 @@ class Location:
                 value = None if held is None else json.loads(held)
             except ValueError:
                 value = None
-            text = json.dumps(change(value))
+            changed = change(value)
+            if held is not None and changed == value:
+                return
+            text = json.dumps(changed)
             if self.create(text) if held is None else self.swap(held, text):
                 return
             time.sleep(pause_s)

@@ -51,6 +51,9 @@ class SqlTokenError(ValueError):
     index: int
     opening: str
 
+    def __str__(self) -> str:
+        return f"{self.opening} has no end"
+
 
 def tokenize(text: str) -> tuple[Token, ...]:
     """The tokens of a text, without comments."""

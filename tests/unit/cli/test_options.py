@@ -27,9 +27,23 @@ def query(): ...
 def recent(): ...
 
 hr.create_streaming_table("merged")
-hr.create_streaming_table(name=f"x{1}")
+hr.create_streaming_table(name="")
+hr.create_streaming_table(name=hr.spark.conf.get("unknown"))
+hr.create_sink("alerts", "kafka")
+threading.Thread(target=print, name="worker")
+
+@hr.append_flow(target="merged", name="backfill")
+def older():
+    hr.spark.table("x").createOrReplaceTempView("tmp")
+    hr.spark.sql("CREATE OR REPLACE TEMP VIEW tmp2 AS SELECT 1")
 
 def helper(): ...
+"""
+SQL = """
+CREATE STREAMING TABLE Paid AS SELECT * FROM x;
+CREATE OR REFRESH STREAMING TABLE sales.lines COMMENT 'of the table orders2';
+CREATE TEMPORARY VIEW `seen` AS SELECT * FROM Paid; -- no VIEW it
+CREATE FLOW more AS INSERT INTO sales.lines2 BY NAME SELECT * FROM STREAM Paid;
 """
 
 
@@ -58,10 +72,12 @@ def test_datasets_and_profiles_are_completed(tmp_path: Path) -> None:
     (tmp_path / "transformations").mkdir()
     (tmp_path / "transformations" / "a.py").write_text(FILE)
     (tmp_path / "transformations" / "broken.py").write_text("def")
-    (tmp_path / "transformations" / "b.sql").write_text("CREATE STREAMING TABLE Paid AS SELECT * FROM x")
+    (tmp_path / "transformations" / "away.py").symlink_to("/proc/self/mem")  # it cannot be read
+    (tmp_path / "transformations" / "b.sql").write_text(SQL)
     (tmp_path / "lake" / "tables" / "default" / "old" / "_delta_log").mkdir(parents=True)
     assert completed(tmp_path, "pl") == ["plan"]
-    assert completed(tmp_path, "plan", "") == ["Paid", "merged", "old", "orders", "recent", "sales.revenue"]
+    declared = ["Paid", "merged", "orders", "recent", "sales.lines", "sales.revenue", "seen"]
+    assert completed(tmp_path, "plan", "") == sorted([*declared, "old"])
     assert completed(tmp_path, "run", "--profile", "prod", "o") == ["old", "orders"]
     assert completed(tmp_path, "plan", "--profile", "") == ["dev", "prod"]
 

@@ -80,6 +80,7 @@ def test_an_option_that_would_change_results_is_refused(option: str, value: str,
     with pytest.raises(AutoLoaderError) as caught:
         parse_options({"cloudFiles.format": "json", option: value}, has_schema=has_schema)
     assert caught.value.option == option
+    assert str(caught.value) == caught.value.problem
 
 
 def test_hints_have_dotted_and_quoted_names() -> None:

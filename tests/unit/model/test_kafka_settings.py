@@ -140,6 +140,7 @@ def test_a_key_that_cannot_be_used_is_named(
     with pytest.raises(SpecInvalidError) as caught:
         KafkaConnection(settings).for_spark()
     assert caught.value.params["key"] == ("kafka.ssl.key.password" if password else "kafka.ssl.key.pem")
+    assert str(caught.value.__cause__).startswith("ssl.key."), "a traceback has it in words"
 
 
 def test_what_the_clients_write_differently() -> None:

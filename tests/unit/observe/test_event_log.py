@@ -265,8 +265,9 @@ def test_counts_that_memory_cannot_hold_come_from_the_commits(
     assert [event.type for event in read(storage) if event.type == "maintenance"] == ["maintenance"]
 
 
+@pytest.mark.parametrize("is_soon", [True, False], ids=["while it runs", "at its end"])
 def test_a_table_whose_log_is_damaged_is_compared_when_it_is_whole_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    is_soon: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_log_module, "_APPEND_S", 0.01)
     monkeypatch.setattr(event_log_module, "_IDLE_S", 0.05)
@@ -277,6 +278,11 @@ def test_a_table_whose_log_is_damaged_is_compared_when_it_is_whole_again(
     file = commit_file(storage.table(name), newest_version(storage.table(name))).local_path
     whole = file.read_text()
     file.write_text(whole[:60])
+    looks: list[str] = []
+    newest = event_log_module.newest_commits
+    monkeypatch.setattr(
+        event_log_module, "newest_commits", lambda *given: looks.append("read") or newest(*given)
+    )
     with EventLog(storage, "shop", "u1") as log:
         error = {"code": "LOG_UNREADABLE", "summary": "damaged", "transient": False}
         log._unchecked = {name: None}  # as at the start of a run over this table
@@ -286,8 +292,15 @@ def test_a_table_whose_log_is_damaged_is_compared_when_it_is_whole_again(
         until(lambda: bool(read(storage, flow="orders", level="metrics")), "rows of all tables are written")
         assert [event.type for event in read(storage, flow="bronze", level="error")] == ["flow_progress"]
         assert committed(storage) == [1]
+        for number in range(3):
+            log(batch(number, flow="others"))
+            until(lambda n=number: len(read(storage, flow="others")) > n, "it is appended")
+        assert looks == ["read"], "the damaged log is not read at each append"
+        if is_soon:
+            log._next_look = 0.0
+            file.write_text(whole)
+            until(lambda: len(committed(storage)) == 2, "the batch follows that the log lacked")
         file.write_text(whole)
-        until(lambda: len(committed(storage)) == 2, "the batch follows that the log lacked")
     assert sorted(committed(storage)) == [0, 1]
     assert caplog.text.count("the event log may lack batches of bronze") == 1
     assert "cannot be written" not in caplog.text

@@ -17,6 +17,8 @@ from headrace.model.names import TableName
 from headrace.model.project import LogFormat, ProjectSettings
 from headrace.observe import log as log_module
 from headrace.observe.log import LogSettings, UpdateLog, log_folder, newest_log, spark_log, update_log
+from headrace.project.engine import Engine
+from headrace.project.pipeline import Pipeline
 
 ORDERS = TableName("default", "orders")
 
@@ -189,3 +191,12 @@ def test_no_secret_gets_into_a_log(settings: ProjectSettings, form: LogFormat) -
     text = update_log(settings, "u").read_text()
     assert "hunter" not in text
     assert text.count("***") >= 3
+
+
+def test_a_wrong_variable_is_an_error_before_a_run_looks_whether_there_is_anything_to_do(
+    settings: ProjectSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_LOG_LEVEL", "debugg")
+    monkeypatch.setattr(Engine, "choose_jvm", lambda *_, **__: pytest.fail("the run has begun"))
+    with pytest.raises(LogSettingInvalidError):
+        Pipeline(settings).run()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.errors import DemoFolderTakenError
-from headrace.project.demo.folder import open_demo, write_pipeline
+from headrace.errors import DemoFolderTakenError, StorageUnwritableError
+from headrace.project.demo.folder import open_demo, rewrite, write_pipeline
 
 FILES = {"headrace.yml": "name: demo\n", "transformations/sales.py": "x = 1\n"}
 
@@ -20,6 +24,7 @@ def test_a_new_folder_holds_the_pipeline(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / ".DS_Store").touch()
     assert not open_demo(tmp_path).renewed
 
 
@@ -64,6 +69,9 @@ def test_a_folder_in_which_the_user_has_changed_or_added_a_file_is_left_alone(
     write_pipeline(open_demo(path), FILES)
     (path / ".git").mkdir()
     (path / ".git/config").write_text("mine")
+    for other in (".DS_Store", "transformations/.sales.py.swp", "edited/sales.py"):
+        (path / other).parent.mkdir(exist_ok=True)
+        (path / other).write_text("of a tool, or of an earlier version")
     assert open_demo(path).renewed
     (path / name).write_text("x = 2  # mine\n")
     with pytest.raises(DemoFolderTakenError, match=f"{name} was {done} after an earlier demo"):
@@ -75,6 +83,51 @@ def test_a_demo_that_ended_before_it_wrote_anything_is_renewed_not_refused(tmp_p
     path = tmp_path / "demo"
     open_demo(path)
     assert open_demo(path).renewed
+
+
+def test_a_demo_that_is_killed_while_it_writes_is_renewed_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, left = tmp_path / "demo", 0
+
+    def dying(write: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return write(*given)
+
+        return call
+
+    steps: list[Callable[[], object]] = [
+        lambda: write_pipeline(open_demo(path), {**FILES, "more.sql": "SELECT 1"}),
+        lambda: rewrite(open_demo(path), "transformations/sales.py", "x = 1", "x = 2"),
+        lambda: rewrite(open_demo(path), "transformations/sales.py", "x = 2", "x = 3"),
+        lambda: write_pipeline(open_demo(path), FILES),
+    ]
+    for step in steps:
+        for most in range(8):
+            with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+                left = most
+                patch.setattr(os, "fdopen", dying(os.fdopen))
+                patch.setattr(Path, "replace", dying(Path.replace))
+                patch.setattr(Path, "write_text", dying(Path.write_text))
+                step()
+            open_demo(path)
+        step()
+    assert open_demo(path).renewed
+
+
+def test_a_file_that_cannot_be_read_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "demo"
+    write_pipeline(open_demo(path), FILES)
+    (path / "headrace.yml").unlink()
+    (path / "headrace.yml").symlink_to("/proc/self/mem")
+    with pytest.raises(StorageUnwritableError, match="cannot be read or written"):
+        open_demo(path)
 
 
 def test_two_demos_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:

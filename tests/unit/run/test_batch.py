@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -125,7 +125,15 @@ class AcceptAll:
         return SplitRows(accepted=rows)
 
 
-def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None, split: Any = None) -> QueryState:
+def run(
+    steps: Steps,
+    *,
+    stateful: bool = False,
+    rows: Rows | None = None,
+    split: Any = None,
+    accepted: Callable[[], object] = lambda: None,
+    numbers: tuple[int, ...] = (4,),
+) -> QueryState:
     state = QueryState(StopSignal())
     function = BatchFunction(
         planned=cast(Any, SimpleNamespace(flow=SimpleNamespace(name="sales"), stateful=stateful)),
@@ -138,10 +146,12 @@ def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None, split
         tasks=2,
         reporter=cast(Any, steps),
         committed=lambda: None,
+        accepted=accepted,
         state=state,
     )
     try:
-        function(cast(Any, rows or Rows()), 4)
+        for number in numbers:
+            function(cast(Any, rows or Rows()), number)
     except Exception as error:
         assert state.failure is error
     return state
@@ -156,6 +166,13 @@ def test_the_steps_of_a_batch() -> None:
     assert steps.calls == [*WRITTEN, "committed", "reported"]
     assert (state.busy, state.failure, state.last_batch) == (False, None, 4)
     assert state.reading is not None and state.reading.batch == 4
+
+
+def test_a_query_is_recorded_once_when_spark_has_planned_its_first_batch() -> None:
+    steps = Steps()
+    run(steps, accepted=lambda: steps.calls.append("recorded"), numbers=(4, 5))
+    first = [*WRITTEN[:2], "recorded", *WRITTEN[2:], "committed", "reported"]
+    assert steps.calls == [*first, *WRITTEN, "committed", "reported"]
 
 
 def test_a_replay_writes_nothing() -> None:

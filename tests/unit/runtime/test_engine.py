@@ -113,7 +113,7 @@ def nothing() -> None:
 
 
 @contextlib.contextmanager
-def listening(path: Path, answer: bytes | None) -> Iterator[None]:
+def listening(path: Path, answer: bytes | None, *, stays: bool = False) -> Iterator[None]:
     """Something that is no engine."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -128,7 +128,8 @@ def listening(path: Path, answer: bytes | None) -> Iterator[None]:
                 if answer is not None:
                     connection.recv(1 << 16)
                     connection.sendall(answer)
-                    connection.close()
+                    if not stays:
+                        connection.close()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -222,6 +223,18 @@ def test_an_engine_that_ends_is_replaced(tmp_path: Path) -> None:
         assert client._try(record(choice, tmp_path / "socket"), choice, nothing) is None
 
 
+def test_an_engine_that_opens_no_session_is_not_used_until_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_SESSION_S", 0.1)
+    choice = choose()
+    with (
+        listening(tmp_path / "socket", b'{"ok": true}\n', stays=True),
+        pytest.raises(NoEngineError, match="engine stop"),
+    ):
+        client._try(record(choice, tmp_path / "socket"), choice, nothing)
+
+
 @pytest.mark.parametrize("is_other", [True, False])
 def test_only_the_process_of_the_recorded_engine_is_killed(tmp_path: Path, is_other: bool) -> None:
     """A process id can mean another program by now, even an engine with other settings."""
@@ -234,7 +247,7 @@ def test_only_the_process_of_the_recorded_engine_is_killed(tmp_path: Path, is_ot
         # Until it has replaced the copy of this process, its words are those of this process.
         until(lambda: psutil.Process(process.pid).cmdline()[-1:] == [last], "it has started")
         found.save()
-        client.stop(found)
+        assert stop_engines() == (0 if is_other else 1), "also one that does not answer is counted"
         assert (process.poll() is None) == is_other
         assert load_record(choice.key) is None
     finally:

@@ -32,6 +32,11 @@ def _block_comment(text: str) -> str:
     return f"/* {inner} /* ; */ */"
 
 
+def test_an_open_string_is_told_in_words() -> None:
+    with pytest.raises(SqlTokenError, match=r"^' has no end$"):
+        tokenize("SELECT 'a")
+
+
 @settings(deadline=None, derandomize=True)
 @given(
     st.lists(

@@ -174,9 +174,9 @@ class _Ingestion:
             if result.outcome != "failed" and not received and not is_trial and any(care.values()):
                 with output.progress("Maintaining the tables"):
                     done = pipeline.maintain(tables, optimize=care["optimize"], vacuum=care["vacuum"])
-                for care_done in done:
-                    output.line({"maintenance": care_done.to_json()})
-                    for line in care_done.lines():
+                for maintained in done:
+                    output.line({"maintenance": maintained.to_json()})
+                    for line in maintained.lines():
                         output.note(line)
             for error in self.errors:
                 output.error(error)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.declare.spec import OWN_FOLDER
 from headrace.errors import DemoFolderTakenError, StorageUnwritableError
 from headrace.model.names import TableName
+from headrace.runtime.places import replace_file
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import is_table, newest_commits
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _OWN = ".demo"
 _WRITTEN = "written.json"
 _LAKE = "lake"
+_EDITED = "edited"  # files of users, which earlier versions have moved there
 
 
 class DemoFolder:
@@ -56,19 +58,24 @@ class DemoFolder:
 def open_demo(path: Path) -> DemoFolder:
     """The folder, new or from an earlier demo; only its mark is written."""
     renewed = path.is_dir() and (path / _OWN / _WRITTEN).is_file()
-    if not renewed and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    empty = {_OWN, ".DS_Store"}  # the first is all that a demo leaves that is killed here
+    if (
+        not renewed
+        and path.exists()
+        and not (path.is_dir() and {one.name for one in path.iterdir()} <= empty)
+    ):
         what = "a folder that the demo did not create" if path.is_dir() else "a file"
         raise _taken(path, f"{path} is {what}")
     demo = DemoFolder(path, renewed=renewed)
-    if renewed:
-        _check_unchanged(demo)
-    else:
-        try:
+    try:
+        if renewed:
+            _check_unchanged(demo)
+        else:
             demo.own.mkdir(parents=True, exist_ok=True)
             # From here on the folder is a demo's: one that ends at once is renewed, not refused.
-            (demo.own / _WRITTEN).write_text("{}", encoding="utf-8")
-        except OSError as error:
-            raise _unwritable(path, error) from error
+            _write_sums(demo, {})
+    except OSError as error:
+        raise _unusable(path, error) from error
     return demo
 
 
@@ -79,29 +86,38 @@ def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> None:
         for old in (demo.path / _LAKE, demo.broker, demo.scratch):
             shutil.rmtree(old, ignore_errors=True)
         demo.driver_log.unlink(missing_ok=True)
-        for name in json.loads((demo.own / _WRITTEN).read_text(encoding="utf-8")):
+        for name in _load_sums(demo):
             (demo.path / name).unlink(missing_ok=True)
-        sums = {name: _sum(text.encode()) for name, text in files.items()}
-        (demo.own / _WRITTEN).write_text(json.dumps(sums, indent=2), encoding="utf-8")
+        _write_sums(demo, {name: _sum(text.encode()) for name, text in files.items()})
         demo.scratch.mkdir()
         for name, text in files.items():
             file = demo.path / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+            replace_file(file, text)
     except OSError as error:
-        raise _unwritable(demo.path, error) from error
+        raise _unusable(demo.path, error) from error
 
 
 def rewrite(demo: DemoFolder, name: str, before: str, after: str) -> None:
     """Replace a text in a file of the demo; the file still counts as the demo's own."""
-    file, written = demo.path / name, demo.own / _WRITTEN
-    text = file.read_text(encoding="utf-8").replace(before, after)
+    file = demo.path / name
     try:
-        sums = json.loads(written.read_text(encoding="utf-8"))
-        file.write_text(text, encoding="utf-8")
-        written.write_text(json.dumps({**sums, name: _sum(text.encode())}, indent=2), encoding="utf-8")
+        text, sums = file.read_text(encoding="utf-8").replace(before, after), _load_sums(demo)
+        # A demo that is killed here leaves the text before.
+        _write_sums(demo, {**sums, name: f"{sums[name]} {_sum(text.encode())}"})
+        replace_file(file, text)
     except OSError as error:
-        raise _unwritable(demo.path, error) from error
+        raise _unusable(demo.path, error) from error
+
+
+def _load_sums(demo: DemoFolder) -> dict[str, str]:
+    """The checksums that each file of the demo may have."""
+    sums: dict[str, str] = json.loads((demo.own / _WRITTEN).read_text(encoding="utf-8"))
+    return sums
+
+
+def _write_sums(demo: DemoFolder, sums: Mapping[str, str]) -> None:
+    replace_file(demo.own / _WRITTEN, json.dumps(sums, indent=2))
 
 
 def _taken(path: Path, problem: str) -> DemoFolderTakenError:
@@ -113,9 +129,9 @@ def _taken(path: Path, problem: str) -> DemoFolderTakenError:
     )
 
 
-def _unwritable(path: Path, error: OSError) -> StorageUnwritableError:
+def _unusable(path: Path, error: OSError) -> StorageUnwritableError:
     return StorageUnwritableError(
-        f"{path} cannot be written: {error.strerror}",
+        f"{error.filename or path} cannot be read or written: {error.strerror}",
         remedies=("use a folder that you can write to:   headrace demo --directory ~/headrace-demo",),
         params={"path": str(path)},
     )
@@ -123,13 +139,15 @@ def _unwritable(path: Path, error: OSError) -> StorageUnwritableError:
 
 def _check_unchanged(demo: DemoFolder) -> None:
     """Refuse the folder of an earlier demo with files that the user has changed or added."""
-    sums: dict[str, str] = json.loads((demo.own / _WRITTEN).read_text(encoding="utf-8"))
+    sums = _load_sums(demo)
     for file in sorted(path for path in demo.path.rglob("*") if path.is_file()):
         name = file.relative_to(demo.path)
-        # Hidden folders are the demo's own, or belong to the user's tools.
-        if (name.parts[0].startswith(".") and len(name.parts) > 1) or name.parts[0] == _LAKE:
+        # Hidden files and folders are the demo's own, or belong to the user's tools.
+        if name.parts[0] in (_LAKE, _EDITED) or any(
+            part.startswith(".") or part == "__pycache__" for part in name.parts
+        ):
             continue
-        if "__pycache__" not in name.parts and sums.get(name.as_posix()) != _sum(file.read_bytes()):
+        if _sum(file.read_bytes()) not in sums.get(name.as_posix(), ""):
             done = "changed" if name.as_posix() in sums else "added"
             raise _taken(demo.path, f"{file} was {done} after an earlier demo had written the folder")
 

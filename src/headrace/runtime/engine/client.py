@@ -48,6 +48,7 @@ _OTHER_START_S = 30.0
 
 _POLL_S = 0.01
 _END_S = 5.0
+_REMEDY = "`headrace engine stop` ends it"
 _MOST_OTHERS = 1  # so many idle engines with other settings may stay when a new one starts
 
 _LONGEST_FOLDER = 64
@@ -110,8 +111,8 @@ def ask(record: EngineRecord, do: str, timeout_s: float = _ANSWER_S) -> dict[str
     return answer if answer.pop("ok", False) else None
 
 
-def stop(record: EngineRecord, timeout_s: float = 30.0) -> None:
-    """Stops an engine; kills it if it does not answer."""
+def stop(record: EngineRecord, timeout_s: float = 30.0) -> bool:
+    """Stops an engine; kills it if it does not answer. Returns whether it was running."""
     answered = ask(record, "stop") is not None
     process = _find_process(record)
     if process is not None:
@@ -120,6 +121,7 @@ def stop(record: EngineRecord, timeout_s: float = 30.0) -> None:
                 process.kill()
             process.wait(timeout_s)
     record.remove()
+    return answered or process is not None
 
 
 def _find_process(record: EngineRecord) -> psutil.Process | None:
@@ -140,7 +142,7 @@ def _try(record: EngineRecord | None, choice: EngineChoice, meanwhile: Callable[
     try:
         wire = _request(record, choice)
     except TimeoutError:
-        raise NoEngineError("the engine does not answer; `headrace engine stop` ends it") from None
+        raise NoEngineError(f"the engine does not answer; {_REMEDY}") from None
     except OSError:
         # It has ended without removing its record, or the socket is of another program.
         record.remove()
@@ -156,7 +158,7 @@ def _try(record: EngineRecord | None, choice: EngineChoice, meanwhile: Callable[
         return Attached(record, port, opened["secret"], opened["tag"], opened["pool"], guard, wire)
     except TimeoutError as error:
         wire.close()
-        raise NoEngineError("the engine is too busy to open a session") from error
+        raise NoEngineError(f"the engine is too busy to open a session; {_REMEDY}") from error
     except (OSError, KeyError, TypeError, ValueError) as error:
         wire.close()
         raise NoEngineError(f"the engine did not open a session: {error}") from error
@@ -306,11 +308,8 @@ def find_engines() -> list[dict[str, Any]]:
 
 
 def stop_engines() -> int:
-    records = list(load_records())
-    running = [one for one in records if ask(one, "status") is not None]
-    for record in records:
-        stop(record)
-    return len(running)
+    """Returns how many engines were running, also those that did not answer."""
+    return sum(stop(record) for record in list(load_records()))
 
 
 def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSession, Callable[[], None]]:

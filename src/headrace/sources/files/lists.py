@@ -1,4 +1,4 @@
-"""Which files each batch read.
+"""Which files each batch read, by the lists of the ledger and by Spark's log; positions in a folder.
 
 The lists that the ledger keeps outlive the checkpoint with Spark's own log, and hold each file's size and
 time as the batch found it.

@@ -37,7 +37,7 @@ class S3Files(ObjectFiles):
 
         # A problem with the credentials shows here as what it is.
         reach = self.access.reach(bucket)
-        # A variable of the environment holds for a setting without a value here.
+        # For others, the client would take the value of an environment variable.
         config: S3Config = {"skip_signature": False}
         if reach.bucket_endpoint is not None:
             config["aws_endpoint_url_s3"] = reach.bucket_endpoint
