@@ -16,5 +16,5 @@ def test_the_log_of_a_table_that_another_process_has_made_meanwhile_stays(locati
     (log / "_staged_commits" / "a.json").replace("{}")
     _delete_log(spark, log)
     assert log.list_files() == kept
-    deleted = spark._jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.return_value.delete
+    deleted = spark.sparkContext._jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.return_value.delete
     assert [call.args[1] for call in deleted.call_args_list] == [False, False], "only empty folders"
