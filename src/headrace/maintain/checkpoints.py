@@ -165,7 +165,7 @@ def load_metadata(path: Location) -> Mapping[str, Any] | None:
 
 def measure(folder: Location) -> dict[str, int]:
     """The number of files in a folder and all below it, and their bytes."""
-    sizes = [size for _, size in folder.walk_sizes()]
+    sizes = [state.size for _, state in folder.walk_states()]
     return {"files": len(sizes), "size_bytes": sum(sizes)}
 
 
@@ -280,8 +280,8 @@ def find_problems(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
     yield from _commits(checkpoint)
     yield from _offsets(checkpoint)
     for folder in ("sources", "state"):
-        for file, size in sorted((path / folder).walk_sizes()):
-            if not size and not file.name.startswith("."):
+        for file, state in sorted((path / folder).walk_states()):
+            if not state.size and not file.name.startswith("."):
                 yield Problem(file=file, found="the file is empty")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -242,18 +243,20 @@ def test_a_link_to_a_folder_outside_is_refused(source: Storage, tmp_path: Path) 
         copy_storage(source, Storage.at(tmp_path / "copy"))
 
 
+@pytest.mark.parametrize("name", ["tables/default/sales/part-9.parquet", "pins/default.sales.json"])
 def test_a_source_that_changes_meanwhile_leaves_the_copy_incomplete(
-    source: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    """A new file, and another content of the same size."""
     target, original = Storage.at(tmp_path / "copy"), LocalFiles.write
 
     def changing(self: LocalFiles, path: str, parts: Iterator[bytes]) -> None:
         original(self, path, parts)
         if path.endswith("large.parquet"):
-            original(self, f"{source.root}/tables/default/sales/part-9.parquet", iter([b"x"]))
+            original(self, f"{source.root}/{name}", iter([name.upper().encode()]))
 
     monkeypatch.setattr(LocalFiles, "write", changing)
-    with pytest.raises(StorageCopyFailedError, match=r"part-9\.parquet has changed"):
+    with pytest.raises(StorageCopyFailedError, match=rf"{re.escape(name)} has changed"):
         copy_storage(source, target)
     with pytest.raises(StorageIncompleteError):
         check_complete(target.root)

@@ -370,6 +370,6 @@ def test_many_small_files_are_read_in_one_call(location: Location) -> None:
         (location / f"{number}.json").replace(str(number))
     names = [f"{number}.json" for number in range(21)]
     assert location.read_files(names) == {f"{number}.json": str(number).encode() for number in range(20)}
-    assert sorted(size for _, size in location.walk_sizes()) == [1] * 10 + [2] * 10
+    assert sorted(state.size for _, state in location.walk_states()) == [1] * 10 + [2] * 10
     location.delete_files(["missing/deep.json", *reversed(names)])
     assert location.list_files() == []
