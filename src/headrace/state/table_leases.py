@@ -1,4 +1,4 @@
-"""The leases of all flows of a table, and of a view."""
+"""The leases of all flows of tables, held together."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from headrace.model.names import TableName
-from headrace.state.lease import VIEW, Heart, Observer
+from headrace.state.lease import VIEW, Heart
 from headrace.storage.guarantee import check_guarantee
 from headrace.storage.layout import Storage
-
-
-def has_driver(storage: Storage, name: TableName, observer: Observer) -> bool:
-    """Whether a process holds the lease of a flow of a table, or of a view; also if that is not certain."""
-    flows = storage.checkpoints(name).list_folders() or (VIEW,)
-    return any(observer.find(storage.lease(name, flow)) is not None for flow in flows)
 
 
 @contextmanager
