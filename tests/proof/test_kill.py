@@ -10,7 +10,7 @@ import pytest
 from bucket_path import open_table
 from headrace.run.failpoints import Point
 from proof.driver import Victim, start
-from proof.fixtures import ON_BOTH
+from proof.fixtures import MORE_ON_S3, ON_BOTH
 from proof.shop import BRONZE, SILVER, Shop
 from waiting import until
 
@@ -87,7 +87,7 @@ def is_killed_within_the_commit(shop: Shop, batch: int, victim: Victim) -> bool:
     return has_begun
 
 
-@ON_BOTH
+@MORE_ON_S3
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.thorough)])
 def test_kills_during_the_first_start_leave_nothing_half_done(shop: Shop, every: int) -> None:
     """Each start meets what the kill before left behind, and is killed one step later itself."""
@@ -127,7 +127,7 @@ def test_kills_during_the_first_start_leave_nothing_half_done(shop: Shop, every:
     shop.check()
 
 
-@ON_BOTH
+@MORE_ON_S3
 def test_a_kill_in_any_layer_loses_and_doubles_nothing(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)
     shop.produce(30)
