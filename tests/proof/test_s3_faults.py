@@ -168,7 +168,7 @@ def test_credentials_that_expire_are_renewed_in_a_continuous_run(
     with start(shop, "--continuous") as driver:
         while time.monotonic() < ends:
             shop.produce(10)
-            until(lambda: silver(shop) == len(shop.ledger.records), "silver has all records", 90)
+            until(lambda: silver(shop) == len(shop.ledger.records), "silver has all records")
             assert driver.process.poll() is None, driver.said()
         driver.process.send_signal(signal.SIGTERM)
         assert driver.end() == 143, driver.said()
