@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from headrace.contracts.expectations import with_checks
@@ -36,7 +35,7 @@ from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of
-from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
+from headrace.plan.properties import check_delta_properties, coordinates_of, table_properties
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_checks import find_wrong_settings
@@ -55,7 +54,6 @@ from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.files.options import FORMAT_OPTION
 from headrace.sources.files.reader import PARSED_FORMATS
-from headrace.syntax.bindings import ReboundGlobal, find_rebound
 
 
 def build_plan(
@@ -181,9 +179,7 @@ def _assemble(resolver: Resolver) -> Plan:
             *declarations.notes,
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
-            *_rebound_globals(queries, settings.root),
             *_permissive(queries),
-            *find_unreadable([*opens, *refresh_stages], settings),
         ),
     )
 
@@ -333,23 +329,6 @@ def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], st
 _PARSER = re.compile(r"\bfrom_(?:json|csv|xml)\((?=(?:StructField|ArrayType|MapType|VariantType)\b)")
 """A parsing function as Spark prints it: the schema first, then the options, then the column."""
 _MODE = re.compile(r"\(mode,", re.IGNORECASE)
-
-
-def _rebound_globals(queries: Mapping[str, tuple[Query, LogicalPlan]], root: Path) -> Iterator[Note]:
-    """One warning for each helper and global, however many queries call the helper."""
-    found: dict[ReboundGlobal, list[str]] = {}
-    for name, (query, _) in queries.items():
-        for rebound in find_rebound(query, root):
-            found.setdefault(rebound, []).append(name)
-    for rebound, names in found.items():
-        yield Note(
-            level="warning",
-            text=f"`{rebound.helper}`, which the query of {_listed(names)} calls, reads the global "
-            f"`{rebound.name}`; it was assigned again after the query was declared, and the helper sees "
-            "the last value",
-            location=rebound.location or queries[names[0]][0].location,
-            remedy=f"pass `{rebound.name}` to `{rebound.helper}` as an argument",
-        )
 
 
 def _permissive(queries: Mapping[str, tuple[Query, LogicalPlan]]) -> Iterator[Note]:
