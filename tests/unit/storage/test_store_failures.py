@@ -93,10 +93,19 @@ def test_a_failure_that_can_pass_says_why_and_what_to_do(
     ("error", "summary", "remedy"),
     [
         (GenericError("400: <Code>ExpiredToken</Code>"), "credentials have expired", "get new credentials"),
-        (PermissionDeniedError("<Code>ExpiredToken</Code>"), "refuses the access", "get new credentials"),
+        (PermissionDeniedError("<Code>ExpiredToken</Code>"), "have expired", "get new credentials"),
         (PermissionDeniedError("<Code>RequestTimeTooSkewed</Code>"), "refuses the access", "set the clock"),
-        (PermissionDeniedError("<Code>AccessDenied</Code>"), "refuses the access", "check the bucket"),
-        (GenericError("<Code>NoSuchBucket</Code>"), "bucket does not exist", "check the bucket"),
+        (
+            PermissionDeniedError("<Code>AccessDenied</Code>"),
+            "refuses the access",
+            "permissions for the bucket",
+        ),
+        (GenericError("<Code>NoSuchBucket</Code>"), "bucket does not exist", "aws s3 mb"),
+        (GenericError("<Code>InvalidBucketName</Code>"), "the name of the bucket", "correct the bucket"),
+        (GenericError("400: <Code>AuthorizationHeaderMalformed</Code>"), "another region", "`region`"),
+        (PermissionDeniedError("<Code>InvalidAccessKeyId</Code>"), "the access key", "correct the key"),
+        # Not an object that is missing.
+        (FileNotFoundError("404: <Code>XAdminUserNotFound</Code>"), "the access key", "correct the key"),
     ],
 )
 def test_a_refusal_says_what_to_correct(
