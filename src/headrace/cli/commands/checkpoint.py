@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from headrace.maintain.checkpoints import FlowCheckpoint
 
 
-@click.group("checkpoint", cls=VerbGroup, examples=("headrace checkpoint show",))
+@click.group(
+    "checkpoint", cls=VerbGroup, examples=("headrace checkpoint show", "headrace checkpoint show orders")
+)
 def checkpoint() -> None:
     """Show the checkpoints of flows.
 
