@@ -68,6 +68,7 @@ def run_attempts(
             # A terminal error would come again at the next start, so it is reported at a stop, too. But an
             # abort ends queries in the middle of a batch, and their failure then says nothing.
             if stop.requested and (error.transient or (stop.aborted and isinstance(error, FlowFailedError))):
+                _LOG.info("flow %s: it was stopped, and then failed: %s", planned.flow.name, error.headline)
                 return reports.finished(planned, "stopped", progress)
             # An idle flow commits no batch; that it ran for long enough counts as well.
             if progress.batches > batches or time.monotonic() - started > _STABLE_S:

@@ -146,6 +146,16 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, value: str, part:
 
 
 @pytest.mark.usefixtures("settings")
+def test_a_setting_of_s3_is_overridden_for_one_command(tmp_path: Path) -> None:
+    file = spec(tmp_path, "object_storage: {s3: {endpoint: 'http://minio.test', region: eu-north-1}}")
+    found = load_project(file, overrides={"object_storage.s3.region": "eu-west-1"})
+    assert (found.s3.endpoint, found.s3.region) == ("http://minio.test", "eu-west-1")
+    with pytest.raises(SpecUnknownKeyError) as caught:
+        load_project(file, overrides={"object_storage.s3.regin": "eu-west-1"})
+    assert caught.value.params["suggestion"] == "region"
+
+
+@pytest.mark.usefixtures("settings")
 @pytest.mark.parametrize(
     ("endpoint", "part"),
     [
@@ -387,6 +397,16 @@ def test_the_proof_reads_a_bucket_with_a_client_of_its_own(lake: Location) -> No
     assert (root / "nothing").entries() == []
     assert (root / "t").open_table().to_pyarrow_table().num_rows == 2
     assert root.find(f"{lake}/t") == root / "t"
+
+
+def test_the_proof_reads_a_storage_that_is_a_whole_bucket(lake: Location) -> None:
+    bucket = lake.path.removesuffix("/v1")
+    root = StoredPath.at(bucket, {**LOCAL, "s3": S3Buckets(reach_s3)})
+    assert root.entries() == []
+    (lake / "f").replace("text")
+    assert str(root) == bucket
+    assert [entry.name for entry in root.entries()] == ["v1"]
+    assert (root / "v1" / "f").read_text() == "text"
 
 
 def test_a_bucket_that_does_not_exist_is_not_an_empty_storage(lake: Location) -> None:
