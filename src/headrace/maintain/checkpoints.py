@@ -145,7 +145,7 @@ def load_metadata(path: Location) -> Mapping[str, Any] | None:
 
 def measure(folder: Location) -> dict[str, int]:
     """The number of files in a folder and all below it, and their bytes."""
-    sizes = [size for _, size in folder.walk_sizes()]
+    sizes = [state.size for _, state in folder.walk_states()]
     return {"files": len(sizes), "size_bytes": sum(sizes)}
 
 
