@@ -29,7 +29,7 @@ from headrace.model.object_storage import S3Settings
 from headrace.model.secrets import Redactor
 from headrace.observe.event_table import EventTable
 from headrace.project.copying import copy_storage
-from headrace.state.lease import held_leases
+from headrace.state.table_leases import held_leases
 from headrace.storage.arrow_rows import select
 from headrace.storage.guarantee import check_guarantee
 from headrace.storage.layout import Storage
@@ -434,6 +434,6 @@ def test_many_small_files_are_read_in_one_call(location: Location) -> None:
         (location / f"{number}.json").replace(str(number))
     names = [f"{number}.json" for number in range(21)]
     assert location.read_files(names) == {f"{number}.json": str(number).encode() for number in range(20)}
-    assert sorted(size for _, size in location.walk_sizes()) == [1] * 10 + [2] * 10
+    assert sorted(state.size for _, state in location.walk_states()) == [1] * 10 + [2] * 10
     location.delete_files(["missing/deep.json", *reversed(names)])
     assert location.list_files() == []
