@@ -280,8 +280,8 @@ def find_problems(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
     yield from _commits(checkpoint)
     yield from _offsets(checkpoint)
     for folder in ("sources", "state"):
-        for file, size in sorted((path / folder).walk_sizes()):
-            if not size and not file.name.startswith("."):
+        for file, state in sorted((path / folder).walk_states()):
+            if not state.size and not file.name.startswith("."):
                 yield Problem(file=file, found="the file is empty")
 
 
