@@ -9,7 +9,7 @@ import pytest
 from bucket_path import open_table
 from headrace.run.failpoints import Point
 from proof.driver import Victim, start
-from proof.fixtures import ON_BOTH
+from proof.fixtures import MORE_ON_S3, ON_BOTH
 from proof.shop import BRONZE, SILVER, Shop
 from waiting import until
 
@@ -86,40 +86,7 @@ def is_killed_within_the_commit(shop: Shop, batch: int, victim: Victim) -> bool:
     return has_begun
 
 
-@ON_BOTH
-@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.thorough)])
-def test_kills_during_the_first_start_leave_nothing_half_done(shop: Shop, every: int) -> None:
-    """Each start meets what the kill before left behind, and is killed one step later itself."""
-    table, checkpoint = shop.table("bronze"), shop.checkpoints() / "0001"
-    steps = (
-        shop.lake.root,
-        shop.storage.leases,
-        table,
-        table / "_delta_log" / f"{0:020d}.json",
-        shop.checkpoints(),
-        checkpoint / "headrace.json",
-        checkpoint / "metadata",
-        checkpoint / "offsets" / "0",
-    )[1::every]
-    shop.produce(30)
-    kills = 0
-    for step in steps:
-        if step.exists():
-            continue
-        with start(shop) as driver:
-            until(lambda step=step: step.exists() or driver.process.poll() is not None, f"{step} appears")
-            assert driver.process.poll() is None, driver.said()
-            driver.kill("both")
-            driver.wait_until_gone()
-        assert not (checkpoint / "commits" / "0").exists(), "the kill came after the first batch"
-        kills += 1
-    assert kills >= 2
-    shop.produce(30)
-    shop.run_well()
-    shop.check()
-
-
-@ON_BOTH
+@MORE_ON_S3
 def test_a_kill_in_any_layer_loses_and_doubles_nothing(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)
     shop.produce(30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from headrace.model.names import TableName
 from headrace.run.failpoints import Point
 from headrace.state.lease import EXPIRES_VARIABLE
 from proof.driver import start
-from proof.fixtures import ON_BOTH
 from proof.shop import BRONZE, SILVER, Shop, rows
 from waiting import until
 
@@ -35,7 +35,11 @@ for name, kind in (("newest", 1), ("history", 2)):
 """
 FLOWS = ("bronze", "silver", "newest", "history")
 POINTS: tuple[Point, ...] = ("batch-start", "before-commit", "after-commit", "after-batch")
-CORNERS = {("newest", "before-commit"), ("bronze", "after-commit")}
+CORNERS = {
+    ("before-commit", "newest", "disk"),
+    ("after-commit", "bronze", "disk"),
+    ("after-commit", "bronze", "s3"),
+}
 REFUSALS = ("BATCH_FENCED", "CHECKPOINT_BEHIND_TABLE")
 
 
@@ -61,13 +65,11 @@ def check(shop: Shop) -> None:
     assert ids([row for row in history if row["__END_AT"] is None]) == sorted(newest)
 
 
-@ON_BOTH
 @pytest.mark.parametrize(
-    ("point", "flow"),
+    ("point", "flow", "lake_kind"),
     [
-        pytest.param(point, flow, marks=() if (flow, point) in CORNERS else pytest.mark.thorough)
-        for point in POINTS
-        for flow in FLOWS
+        pytest.param(*case, marks=() if case in CORNERS else pytest.mark.thorough)
+        for case in product(POINTS, FLOWS, ("disk", "s3"))
     ],
 )
 def test_a_driver_that_wakes_after_another_took_over_changes_no_row(
