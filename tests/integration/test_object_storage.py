@@ -182,7 +182,11 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
     sales.write_text(sales.read_text().replace("name <> 'bad'", "name IS NOT NULL"))
     replayed = lake.gives("quarantine", "replay", "sales")
     assert (replayed["replayed"], replayed["left"]) == (8, 0)
-    assert len(lake.rows("sales")) == 80
+    assert lake.gives("erase", "sales", "--where", "n = 0", "--yes")["done"]
+    assert lake.gives("reset", "sales", "--yes")["done"]
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+    assert sorted(row["n"] for row in lake.rows("sales")) == list(range(1, 80)), "nothing is read again"
+    assert lake.gives("verify")["proven"]
 
 
 def list_files(server: ObjectServer, storage: str) -> list[str]:
