@@ -138,8 +138,13 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
         ("n0", "n1", "n2"), "9.00"
     )
     assert lake.gives("verify")["proven"]
+    # As the page about permissions says.
+    first = len(object_server.requests())
+    assert lake.rows("sales")
+    assert lake.gives("verify")["proven"]
     for command in (["status"], ["quality"], ["tables"], ["events"], ["quarantine", "list"]):
         assert "sales" in lake.says(*command), command
+    assert {one.split()[0] for one in object_server.requests()[first:]} <= {"GET", "HEAD"}
 
     assert_nowhere(SECRET, object_server, bucket, folder, Path(os.environ["HEADRACE_LOGS"]))
 
@@ -163,6 +168,25 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
         assert {row["name"]: row["n"] for row in lake.rows("newest")} == numbers
         assert sum(Decimal(row["sales"]) for row in lake.rows("sums")) == (first + 10) * Decimal("0.45")
     assert sorted(row["id"] for row in lake.rows("landed")) == [1, 2, 60, 70]
+
+    # 72 sales, and 8 rows in quarantine.
+    pinned = lake.gives("pin", "sales", "--for", "30d")["pinned"]
+    assert lake.gives("pin", "--list")["pins"] == [pinned]
+    assert len(lake.gives("preview", "sales", "--limit", "3")["rows"]) == 3
+    (quality,) = lake.gives("quality", "sales")["datasets"]
+    assert (quality["accepted"], quality["quarantined"]) == (72, 8)
+    (checkpoint,) = lake.gives("checkpoint", "show", "sales")["checkpoints"]
+    assert checkpoint["path"].startswith(f"s3://{bucket}/v2/")
+    assert checkpoint["last_finished"] == checkpoint["last_committed"]
+    sales = folder / "transformations" / "sales.py"
+    sales.write_text(sales.read_text().replace("name <> 'bad'", "name IS NOT NULL"))
+    replayed = lake.gives("quarantine", "replay", "sales")
+    assert (replayed["replayed"], replayed["left"]) == (8, 0)
+    assert lake.gives("erase", "sales", "--where", "n = 0", "--yes")["done"]
+    assert lake.gives("reset", "sales", "--yes")["done"]
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+    assert sorted(row["n"] for row in lake.rows("sales")) == list(range(1, 80)), "nothing is read again"
+    assert lake.gives("verify")["proven"]
 
 
 def list_files(server: ObjectServer, storage: str) -> list[str]:
