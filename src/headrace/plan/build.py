@@ -35,7 +35,7 @@ from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of
-from headrace.plan.properties import check_delta_properties, coordinates_of, table_properties
+from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_checks import find_wrong_settings
@@ -176,6 +176,7 @@ def _assemble(resolver: Resolver) -> Plan:
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
             *_rebound_globals(queries, settings.root),
+            *find_unreadable([*opens, *refresh_stages], settings),
         ),
     )
 
