@@ -82,7 +82,7 @@ class FoundNames:
     # The addresses of brokers, with `*` for each part that is not known.
     brokers: dict[str, SourceLocation] = field(default_factory=dict)
     catalog: str | None = None  # the catalog of all tables that the files make with three-part names
-    datasets: frozenset[str] = frozenset()  # those that they declare, without names that are not known
+    datasets: frozenset[str] = frozenset()  # the declared datasets with a known name
     # Tables of other schemas that are named like a table of the files: `shop.raw.orders` beside `orders`.
     alike: tuple[str, ...] = ()
 
