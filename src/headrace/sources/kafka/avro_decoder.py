@@ -79,11 +79,11 @@ class SchemaRegistry:
         if problem is not None:
             raise SchemaSubjectInvalidError(
                 f"the subject `{subject}` of the schema registry {problem}",
-                facts=(f"version {found.get('version')}, id {found.get('id')}",),
+                facts=(f"version {found.get('version')} of the subject, schema id {found.get('id')}",),
                 remedies=(
                     "if the records are Avro, name the subject that they were written with in subject=",
-                    "or read the records as bytes, without subject=, and decode `value` in the query "
-                    '(`headrace explain SCHEMA_SUBJECT_INVALID` has an example):   format="raw"',
+                    "or read the records as bytes, without subject=, and decode `value` in the query as "
+                    '`headrace explain SCHEMA_SUBJECT_INVALID` shows:   format="raw"',
                 ),
                 params={"subject": subject, "schema_version": found.get("version"), "type": kind},
             )
