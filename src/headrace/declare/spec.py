@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from headrace import errors
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
 from headrace.declare.spec_checks import (
     broker_locations,
@@ -41,15 +42,7 @@ from headrace.declare.spec_values import (
     load_dotenv,
     shown_path,
 )
-from headrace.errors import (
-    HeadraceError,
-    ProfileUnknownError,
-    SourceLocation,
-    SpecAmbiguousError,
-    SpecInvalidError,
-    SpecNotFoundError,
-    SpecUnknownKeyError,
-)
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.brokers import BrokerChoice
 from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
@@ -88,7 +81,7 @@ def find_spec(path: Path | None = None) -> Path:
         found = next(filter(None, names), [])
         if len(found) > 1:
             named = shlex.quote(shown_path(folder / found[0]))
-            raise SpecAmbiguousError(
+            raise errors.SpecAmbiguousError(
                 f"the folder {folder} has two specs: {' and '.join(found)}",
                 remedies=[f"remove one of them, or name one:   headrace run --spec {named}"],
                 params={"path": str(folder)},
@@ -102,7 +95,7 @@ def find_spec(path: Path | None = None) -> Path:
     new = ":   headrace init shop"
     if is_folder:
         new = f" there:   headrace init {shlex.quote(shown_path(start))}"
-    raise SpecNotFoundError(
+    raise errors.SpecNotFoundError(
         summary,
         remedies=[
             f"write a new pipeline{new}",
@@ -132,7 +125,7 @@ def load_project(
     file, is_outside = Path.cwd() / SPEC_NAMES[0], False
     try:
         file = find_spec(path) if text is None else file
-    except SpecNotFoundError:
+    except errors.SpecNotFoundError:
         if path is not None or not anywhere:
             raise
         text, profile, is_outside = f"name: {_NAME_OUTSIDE}\n", profile or DEFAULT_PROFILE, True
@@ -247,7 +240,7 @@ def _bundle(document: Mapped, file: Path) -> Path | None:
     bundle = file.parent / name
     if bundle.is_file():
         return bundle
-    raise SpecInvalidError(
+    raise errors.SpecInvalidError(
         f"`bundle` names {name}, which does not exist",
         location=document.keys["bundle"],
         remedies=["correct the path, which is relative to the folder of the spec"],
@@ -270,7 +263,7 @@ def _text(file: Path, shown: str) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecInvalidError(f"{shown} cannot be read: {reason}", params={"path": shown}) from error
+        raise errors.SpecInvalidError(f"{shown} cannot be read: {reason}", params={"path": shown}) from error
 
 
 def _profiles(document: Mapped) -> dict[str, Mapped]:
@@ -278,7 +271,7 @@ def _profiles(document: Mapped) -> dict[str, Mapped]:
     if entry is None or (isinstance(entry, Scalar) and entry.value is None):
         return {}
     if not isinstance(entry, Mapped):
-        raise SpecInvalidError(
+        raise errors.SpecInvalidError(
             "profiles must be a mapping of names to settings",
             location=entry.location,
             remedies=["write such as   profiles: {prod: {storage: /srv/lake}}"],
@@ -288,7 +281,7 @@ def _profiles(document: Mapped) -> dict[str, Mapped]:
         if isinstance(value, Scalar) and value.value is None:
             value = Mapped({}, {}, value.location)
         if not isinstance(value, Mapped):
-            raise SpecInvalidError(
+            raise errors.SpecInvalidError(
                 f"profile `{name}` must be a mapping",
                 location=value.location,
                 remedies=[f"write such as   {name}: {{storage: /srv/lake}}"],
@@ -304,7 +297,7 @@ def _chosen(profiles: Mapping[str, Mapped], name: str, shown: str, targets: tupl
         return Mapped({})
     known = sorted({DEFAULT_PROFILE, *profiles, *targets})
     close = difflib.get_close_matches(name, known, n=1)
-    raise ProfileUnknownError(
+    raise errors.ProfileUnknownError(
         f"{shown} has no profile `{name}`",
         facts=[f"its profiles: {', '.join(known)}"],
         remedies=[f"did you mean {match}?" for match in close]
@@ -333,7 +326,7 @@ def _override(key: str, text: str, redactor: Redactor) -> Mapped:
         redactor.add(text)
     location = SourceLocation(f"override of {key}", 0)
     if (meant := _meant(key)) is not None:
-        raise SpecUnknownKeyError(
+        raise errors.SpecUnknownKeyError(
             f"Unknown key `{key}`; did you mean `{meant}`?",
             location=location,
             remedies=[f"write `{meant}`"],

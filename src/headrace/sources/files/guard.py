@@ -10,15 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.errors import (
-    NOT_COMMITTED,
-    CheckpointCorruptError,
-    FileChangedError,
-    FileUnreadableError,
-    FileVanishedError,
-    HeadraceError,
-    StorageUnwritableError,
-)
+from headrace import errors
+from headrace.errors import NOT_COMMITTED, HeadraceError
 from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import StructType
@@ -180,7 +173,7 @@ class FileGuard(Guard):
             self._keyed[file.source].add(self._is_keyed(file.source, file.path))
         if self._batch.number % _PACKED == _PACKED - 1:
             # The lists are as good one by one; what cannot be written now is packed the next time.
-            with contextlib.suppress(StorageUnwritableError):
+            with contextlib.suppress(errors.StorageUnwritableError):
                 self._lists.pack(self.run.checkpoint_id, self._batch.number)
 
     def is_replay(self, batch: int) -> bool:
@@ -195,7 +188,7 @@ class FileGuard(Guard):
             return
         other = [one.path for one in set(listed).symmetric_difference(files)]
         paths = sorted({plain_path(path) for path in other})
-        raise FileVanishedError(
+        raise errors.FileVanishedError(
             f"flow {flow.name}: {paths[0]} has changed or is gone since batch {batch} read it, "
             "and the batch's state was not saved yet",
             location=flow.location,
@@ -290,12 +283,12 @@ class FileGuard(Guard):
                 flow = self.run.flow
                 raise misplaced_column(str(flow.name), path, header.line, column, flow.location)
 
-    def _doubled(self, twice: Sequence[str]) -> FileUnreadableError:
+    def _doubled(self, twice: Sequence[str]) -> errors.FileUnreadableError:
         patterns = [
             plain_path(file.path) for file in self._batch.files if _PATTERN.search(plain_path(file.path))
         ]
         named = patterns[0] if patterns else plain_path(twice[0])
-        return FileUnreadableError(
+        return errors.FileUnreadableError(
             f"flow {self.run.flow.name}: the file name {named} would make Spark read other files twice",
             location=self.run.flow.location,
             facts=(
@@ -336,10 +329,10 @@ class FileGuard(Guard):
         base = folder_of_source(self.sources[index].identity).base
         return _KEYED.search(plain_path(uri).removeprefix(base)) is not None
 
-    def _mixed(self, paths: Sequence[str], how: str) -> FileUnreadableError:
+    def _mixed(self, paths: Sequence[str], how: str) -> errors.FileUnreadableError:
         shown = [plain_path(path) for path in paths]
         flow = self.run.flow
-        return FileUnreadableError(
+        return errors.FileUnreadableError(
             f"flow {flow.name}: {shown[0]} {how}",
             location=flow.location,
             facts=(
@@ -355,10 +348,10 @@ class FileGuard(Guard):
             params={"flow": flow.name, "path": shown[0]},
         )
 
-    def _vanished(self, gone: Sequence[ReadFile]) -> FileVanishedError:
+    def _vanished(self, gone: Sequence[ReadFile]) -> errors.FileVanishedError:
         paths = [plain_path(file.path) for file in gone]
         more = f" and {len(gone) - 1} more files" if len(gone) > 1 else ""
-        return FileVanishedError(
+        return errors.FileVanishedError(
             f"flow {self.run.flow.name}: {paths[0]}{more} vanished before its batch was read",
             location=self.run.flow.location,
             facts=(*paths[1:_SHOWN], f"batch {self._batch.number} was not committed"),
@@ -372,10 +365,10 @@ class FileGuard(Guard):
             params={"flow": self.run.flow.name, "paths": paths},
         )
 
-    def _changed(self, changed: Sequence[str], how: str) -> FileChangedError:
+    def _changed(self, changed: Sequence[str], how: str) -> errors.FileChangedError:
         paths = [plain_path(path) for path in changed]
         named = paths[0] if paths else "a file"
-        return FileChangedError(
+        return errors.FileChangedError(
             f"flow {self.run.flow.name}: {named} was {how}",
             location=self.run.flow.location,
             facts=(*paths[1:_SHOWN], f"{NOT_COMMITTED}, and is read again"),
@@ -385,7 +378,7 @@ class FileGuard(Guard):
 
     def _corrupt(self, index: int, problem: str, paths: Sequence[str]) -> HeadraceError:
         log = self.run.checkpoint / "sources" / str(folder_of(self.sources[index]))
-        return CheckpointCorruptError(
+        return errors.CheckpointCorruptError(
             f"flow {self.run.flow.name}: the checkpoint's log of files cannot be trusted: {problem}",
             location=self.run.flow.location,
             facts=(*(plain_path(path) for path in paths[:_SHOWN]), str(log), "nothing was read or written"),
