@@ -39,7 +39,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "cli": ("command_line", "demo", "docs", "mistakes"),
     "contracts": ("bad_records", "dataset_checks", "drift", "quarantine"),
     "declare": ("dialects", "examples", "names_in_use"),
-    "maintain": ("care_beside_flows", "care_properties", "folding", "handed_over_care", "table_care"),
+    "maintain": ("care_beside_flows", "care_properties", "folding", "table_care"),
     "observe": ("event_log",),
     "plan": ("noop_check", "changed_columns"),
     "model": ("secrets",),

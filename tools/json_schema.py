@@ -135,7 +135,6 @@ SHARED: Mapping[str, Shape] = {
         ),
         "duration_s": "number",
         "conflicts": "int",
-        "by_flow": "bool",
         "erased": ("#Erased", "null"),
         "replaced_checkpoints": [
             {"flow": "text", "path": "text", "replaced": "time", "files": "int", "size_bytes": "int"}
@@ -186,16 +185,7 @@ SHARED: Mapping[str, Shape] = {
         ],
         "edges": [["text"]],
         "changes": (
-            [
-                {
-                    "kind": "text",
-                    "dataset": "text",
-                    "part": "text?",
-                    "name": "text?",
-                    "text": "text",
-                    "last_refresh?": {"rows": "int", "read_bytes": "int", "duration_s": "number"},
-                }
-            ],
+            [{"kind": "text", "dataset": "text", "part": "text?", "name": "text?", "text": "text"}],
             "null",
         ),
         "would_change": "bool?",

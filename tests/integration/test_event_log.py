@@ -70,12 +70,6 @@ def test_the_log_of_a_run_equals_its_commits_and_answers_queries_of_lakeflow(
     assert backlogs[0] == 2.0
     assert backlogs[1] in (0.0, None)
     assert [row.flow for row in run(spark, BACKLOG_BYTES) if row.backlog_bytes == 0.0] in ([], ["orders"])
-    work = [
-        (row.flow, row.executor_time_ms, row.peak_memory_bytes, row.spilled_bytes) for row in run(spark, WORK)
-    ]
-    assert sorted({flow for flow, *_ in work}) == sorted(lineage.keys() - {f"{name}.orders"} | {"orders"})
-    assert all(executor_time_ms > 0 for _, executor_time_ms, *_ in work)
-    assert all(peak > 0 and spilled == 0 for flow, _, peak, spilled in work if flow == f"{name}.names")
 
 
 def run(spark: SparkSession, query: str) -> list[Any]:
@@ -127,14 +121,4 @@ SELECT
   timestamp, origin.flow_name AS flow, double(details :flow_progress.metrics.backlog_bytes) AS backlog_bytes
 FROM event_log_raw, latest_update
 WHERE event_type = 'flow_progress' AND origin.update_id = latest_update.id
-"""
-# Ours: Lakeflow has such figures for its clusters only.
-WORK = """
-SELECT
-  origin.flow_name AS flow,
-  int(details:flow_progress.metrics.executor_time_ms) AS executor_time_ms,
-  bigint(details:flow_progress.metrics.peak_memory_bytes) AS peak_memory_bytes,
-  bigint(details:flow_progress.metrics.spilled_bytes) AS spilled_bytes
-FROM event_log_raw, latest_update
-WHERE level = 'METRICS' AND origin.update_id = latest_update.id
 """

@@ -65,7 +65,7 @@ def test_a_view_whose_rows_the_clock_or_chance_changes_is_computed_by_each_run(
     changes = {change.dataset.name: change for change in plan.changes or ()}
     assert {name: change.kind for name, change in changes.items()} == dict.fromkeys(ALWAYS, "recompute")
     for name, reason in ALWAYS.items():
-        assert changes[name].text.startswith(f"its query {reason}, so each run recomputes it; "), name
+        assert changes[name].text.startswith(f"its query {reason}, so each run recomputes it"), name
     outcomes = {view.dataset.name: view.outcome for view in shop.run_well().views}
     assert outcomes == {"counted": "up to date", **dict.fromkeys(ALWAYS, "refreshed")}
 
@@ -74,6 +74,4 @@ def test_a_view_whose_rows_the_clock_or_chance_changes_is_computed_by_each_run(
     assert cli(["plan", "counted", "--json", "--project", str(shop.root)]) == 0
     (change,) = json.loads(capsys.readouterr().out)["changes"]
     assert change["part"] == "inputs"
-    cost = change["last_refresh"]
-    assert (cost["rows"], cost["read_bytes"] > 0, cost["duration_s"] > 0) == (30, True, True)
-    assert "bronze has new versions; recomputing it read 30 rows, " in change["text"]
+    assert "bronze has new versions" in change["text"]

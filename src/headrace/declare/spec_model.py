@@ -17,12 +17,12 @@ from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import RejectionLimit
 from headrace.model.kafka_settings import KAFKA_SETTINGS
 from headrace.model.maintenance import WATERMARK, Watermark, parse_bytes
+from headrace.model.object_storage import ENDPOINT
 from headrace.model.texts import parse_duration, parse_seconds
 from headrace.model.triggers import Trigger
 
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_URL = re.compile(r"https?://[^/\s]+/?")
 _SCHEMA = re.compile(r"[A-Za-z0-9_]{1,200}")
 
 
@@ -132,7 +132,7 @@ class Runtime(_Part):
 
 
 class S3Spec(_Part):
-    endpoint: Annotated[Text, _matching(_URL, "must be a URL, such as https://host:9000")] | None = None
+    endpoint: Annotated[Text, _matching(ENDPOINT, "must be a URL, such as https://host:9000")] | None = None
     """the URL of a store that is compatible with S3; by default AWS"""
 
     region: Text | None = None

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -16,12 +16,10 @@ from headrace.maintain.condition import (
     MIN_RETENTION_DURING_RUNS_S,
     TableCondition,
     check_vacuum,
-    choose_closed_partitions,
     choose_partitions,
     examine_table,
     foldable_files,
     is_compaction_due,
-    record_ordering,
     vacuum_table,
 )
 from headrace.maintain.dataset_tables import (
@@ -35,7 +33,7 @@ from headrace.maintain.dataset_tables import (
 )
 from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
-from headrace.maintain.requests import Turns, answer_request, find_requests, take_request
+from headrace.maintain.turns import Turns
 from headrace.maintain.vacuum import delete_log, plan_log_cleanup
 from headrace.model.event_forms import Emitter
 from headrace.model.maintenance import TablePolicy
@@ -60,9 +58,7 @@ _LOG_S = 3600.0
 """Seconds between two cleanups of a table's log."""
 _STOP_S = 10.0
 _POLL_S = 1.0
-"""How often the thread looks for requests and for due vacuums."""
-_STORE_LOOK_S = 15.0
-"""How often it looks for requests in an object store, where each look has a price."""
+"""How often the thread looks for due vacuums."""
 _TURN_S = 60.0
 """How long a compaction that needs a pause between two batches waits for the end of the current batch."""
 _CLOSED_LOOK_S = 300.0
@@ -98,9 +94,8 @@ class MaintenanceScheduler:
     """Compacts the tables that flows append to, cleans the logs of all tables, and vacuums them.
 
     In a continuous update, a thread does this while the flows run. In a triggered update, it is done after
-    the flows have ended. Tables with changes by key are compacted by their flows, between two batches. In
-    both kinds of update, the thread compacts tables at the request of `headrace maintain`. A failure is
-    reported as an event, and never fails a flow.
+    the flows have ended. Tables with changes by key are compacted by their flows, between two batches. A
+    failure is reported as an event, and never fails a flow.
 
     `stopping`: returns whether the update stops: no compaction begins then that batches wait for."""
 
@@ -114,8 +109,6 @@ class MaintenanceScheduler:
     _tables: dict[Location, _Table] = field(default_factory=dict, init=False)
     _wake: threading.Event = field(default_factory=threading.Event, init=False)
     _stopped: bool = field(default=False, init=False)
-    _next_look_s: float = field(default=0.0, init=False)
-    """When requests are looked for again, on the monotonic clock."""
     _thread: threading.Thread | None = field(default=None, init=False)
     _made: SparkSession | None = field(default=None, init=False)
     _work: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -128,7 +121,8 @@ class MaintenanceScheduler:
     def watch(self, table: Location) -> None:
         """Maintain a table from now on, even before its next commit."""
         self._tables.setdefault(table, _Table())
-        self._start()
+        if self.continuous:
+            self._start()
 
     def turn(self, table: Location) -> AbstractContextManager[None]:
         """Hold off compactions that need a pause between two batches, while the block runs."""
@@ -204,23 +198,13 @@ class MaintenanceScheduler:
                 _LOG.warning("tables were not maintained: %s", error)
 
     def _maintain_tables(self) -> None:
-        asked = self._find_requests()
         for table, known in list(self._tables.items()):
             if self._is_ending():
                 return
-            if str(table_name(table)) in asked:
-                self._serve(table, known)
-            if self.continuous and (known.has_new_commits or time.monotonic() >= known.closed_look_s):
+            if known.has_new_commits or time.monotonic() >= known.closed_look_s:
                 self._look(table, known, concurrently=known.concurrently)
-            if self.continuous and time.monotonic() >= known.vacuum_look_s:
+            if time.monotonic() >= known.vacuum_look_s:
                 self._vacuum_if_due(table, known)
-
-    def _find_requests(self) -> frozenset[str]:
-        if time.monotonic() < self._next_look_s:
-            return frozenset()
-        if not self.settings.storage.root.is_local:
-            self._next_look_s = time.monotonic() + _STORE_LOOK_S
-        return find_requests(self.settings.storage)
 
     def _look(self, table: Location, known: _Table, *, concurrently: bool) -> None:
         """Compact one table and clean its log, if that is due."""
@@ -328,46 +312,6 @@ class MaintenanceScheduler:
                         self._compact(target, path, snapshot, policy)
         except Exception as error:
             _LOG.warning("%s was not maintained: %s", path, error)
-
-    def _serve(self, table: Location, known: _Table) -> None:
-        """Compact a table at the request of `headrace maintain`, between two batches if necessary."""
-        storage, target = self.settings.storage, DatasetTable(table_name(table))
-        request = take_request(storage, target.dataset)
-        if request is None:
-            return
-        outcome: dict[str, Any]
-        try:
-            with self._work, self._pause(known) as is_free:
-                if not is_free:
-                    outcome = {"error": {"summary": f"the current batch did not end within {_TURN_S:.0f} s"}}
-                else:
-                    snapshot = load_snapshot(table)
-                    policy = self.policy(table, snapshot.properties)
-                    chosen = choose_closed_partitions(snapshot, policy)
-                    if chosen is None:
-                        outcome = {"error": {"summary": "no closed partition needs a compaction"}}
-                    else:
-                        with self._pool() as session:
-                            done = compact_files(
-                                session, table, policy, partitions=chosen, z_order=policy.z_order
-                            )
-                        record_ordering(storage, target.dataset, snapshot, policy)
-                        self._compacted(target, done)
-                        outcome = {"compacted": done.to_json()}
-        except Exception as error:
-            _LOG.warning("%s was not compacted: %s", table, error)
-            self._compacted(target, error)
-            outcome = {"error": _error_of(error)}
-        try:
-            answer_request(storage, target.dataset, request, outcome)
-        except HeadraceError as error:
-            _LOG.warning("the request to compact %s was not answered: %s", table, error)
-
-    def _pause(self, known: _Table) -> AbstractContextManager[bool]:
-        """Hold off batches while the block runs, if the flow cannot commit during a compaction."""
-        if known.concurrently:
-            return nullcontext(True)
-        return known.turns.compaction(_TURN_S, self._is_ending)
 
     def _vacuum_if_due(self, table: Location, known: _Table) -> None:
         """Vacuum a table, its quarantine and its tombstones, if the last vacuum is long enough ago."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from headrace.model.counts import RowChanges
@@ -20,7 +20,6 @@ _BATCH_METRICS = (
     *("num_upserted_rows", "num_deleted_rows"),
     *("backlog_records", "backlog_bytes", "backlog_seconds"),
 )
-_WORK_METRICS = ("peak_memory_bytes", "spilled_bytes", "read_rows", "read_bytes")
 
 
 class ViewEvent(TableEvent):
@@ -104,17 +103,6 @@ class Backlog:
     size_bytes: int | None = None  # their bytes, or those of files; an estimate for Kafka
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchWork:
-    """The resources that Spark's tasks have used to compute and write a batch or a refresh."""
-
-    executor_ms: int
-    peak_memory_bytes: int  # the highest execution memory of a stage: the sum of the peaks of its tasks
-    spilled_bytes: int  # bytes that tasks have written to disk because they did not fit into memory
-    read_rows: int
-    read_bytes: int
-
-
 class Committed(Event, level="METRICS"):
     """The commit of a batch or a refresh. The event log can also make this event from the commit itself."""
 
@@ -132,7 +120,6 @@ class Committed(Event, level="METRICS"):
     expectations: tuple[Mapping[str, Any], ...] = ()
     # The records that gave no row, by reason, as the commit holds them.
     bad_records: tuple[Mapping[str, Any], ...] = ()
-    work: BatchWork | None = None  # what Spark's tasks have used; the event log finds it out
 
     @property
     def what(self) -> str:
@@ -154,12 +141,9 @@ class Committed(Event, level="METRICS"):
         return ", ".join([f"{self.rows:,} rows", *(f"{n:,} {name}" for name, n in counts.items() if n)])
 
     def metrics(self) -> dict[str, Any]:
-        work = {} if self.work is None else asdict(self.work)
         return {
             "num_output_rows": self.rows,
             **dict.fromkeys(_BATCH_METRICS),
-            "executor_time_ms": work.get("executor_ms"),
-            **{name: work.get(name) for name in _WORK_METRICS},
             "duration_ms": None if self.duration_s is None else round(self.duration_s * 1000),
         }
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+
+ENDPOINT = re.compile(r"https?://[^/@\s]+/?")
+"""The URL of a store. Keys have settings of their own, since messages show the endpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -39,8 +39,7 @@ from the commits."""
 
 
 class EventLog:
-    """The event log of one update; an emitter that several threads may call. `measure`: adds to the events of
-    batches and refreshes what Spark's tasks have used."""
+    """The event log of one update; an emitter that several threads may call."""
 
     def __init__(
         self,
@@ -48,14 +47,12 @@ class EventLog:
         pipeline: str,
         update: str,
         plan: Plan | None = None,
-        measure: Callable[[Sequence[Event]], Sequence[Event]] | None = None,
         redactor: Redactor | None = None,
     ) -> None:
         self._storage = storage
         self._redactor = redactor or Redactor()
         self._update = update
         self._builder = RowBuilder(Origin(pipeline, str(storage.root), update), plan)
-        self._measure = measure
         self._table = EventTable(storage.events)
         self._condition = threading.Condition()
         self._waiting: list[Event] = []
@@ -152,8 +149,7 @@ class EventLog:
             with self._condition:
                 taken, self._waiting = self._waiting, []
                 lost, self._lost = self._lost, 0
-            measured = taken if self._measure is None else self._measure(taken)
-            self._rows = self._build(measured, lost)
+            self._rows = self._build(taken, lost)
         self._check_commits()
         if not self._rows:
             return False

@@ -27,7 +27,6 @@ from headrace.errors import LogSettingInvalidError
 from headrace.model import events, table_events
 from headrace.model.counts import HistoryChanges, RowChanges
 from headrace.model.event_forms import Event, Level
-from headrace.model.events import BatchWork
 from headrace.model.names import TableName
 from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.ranges import OpaquePosition, SourceRange
@@ -351,6 +350,5 @@ _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "dataset": _table,
     "views": lambda names: tuple(map(_table, names)),
     "ranges": lambda ranges: tuple(map(_range, ranges)),
-    "work": lambda work: BatchWork(**work),
     "changes": lambda changes: (HistoryChanges if "rows_added" in changes else RowChanges)(**changes),
 }

@@ -11,25 +11,14 @@ from typing import Any, Literal, Protocol, assert_never
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.maintenance import POLICY_PROPERTY
 from headrace.model.names import TableName
-from headrace.model.texts import counted, duration_text, size_text
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, KEYS, KIND, REPLAYABLE, TIMESTAMP, cannot_read, keys_of
-from headrace.plan.stages import (
-    Change,
-    ChangedPart,
-    OpenTableStage,
-    Plan,
-    PlannedRefresh,
-    RefreshCost,
-    RefreshViewStage,
-)
+from headrace.plan.stages import Change, ChangedPart, OpenTableStage, Plan, PlannedRefresh, RefreshViewStage
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import as_nullable, read_checksum
 from headrace.sinks.target import keeps_state
 from headrace.state.identity import generations, load_query
-from headrace.state.lease import VIEW
-from headrace.state.ledger import load_cost
 from headrace.storage.location import Location
 from headrace.storage.table_log import mark_newest
 
@@ -96,20 +85,7 @@ def _view_changes(stage: RefreshViewStage, plan: Plan) -> Iterator[Change]:
     yield from _alterations(stage.view, planned.schema, stage.properties, stored, path)
     if (stale := _stale(planned, plan)) is not None:
         part, reason = stale
-        cost = _last_cost(plan, name)
-        text = reason
-        if cost is not None:
-            size = f"{counted(cost.rows, 'row')}, {size_text(cost.read_bytes)}"
-            text += f"; recomputing it read {size} in {duration_text(cost.duration_s)} last time"
-        yield Change(kind="recompute", dataset=name, part=part, text=text, cost=cost)
-
-
-def _last_cost(plan: Plan, view: TableName) -> RefreshCost | None:
-    found = load_cost(plan.project.storage.ledger(view, VIEW))
-    try:
-        return None if found is None else RefreshCost.from_json(found)
-    except (LookupError, ValueError, TypeError):
-        return None
+        yield Change(kind="recompute", dataset=name, part=part, text=reason)
 
 
 def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | None:

@@ -427,7 +427,6 @@ def _change_json(change: Change) -> dict[str, Any]:
         "part": change.part,
         "name": change.name,
         "text": change.text,
-        **({} if change.cost is None else {"last_refresh": asdict(change.cost)}),
     }
 
 

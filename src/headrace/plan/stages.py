@@ -144,22 +144,6 @@ ChangedPart = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefreshCost:
-    """What the last refresh of a materialized view has read."""
-
-    rows: int  # rows that its tasks have read from tables and files
-    read_bytes: int
-    duration_s: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {"rows": self.rows, "bytes": self.read_bytes, "duration_s": self.duration_s}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RefreshCost:
-        return cls(rows=int(value["rows"]), read_bytes=int(value["bytes"]), duration_s=value["duration_s"])
-
-
-@dataclass(frozen=True, kw_only=True)
 class Change:
     """A change that a run would make in the storage, or something that it would keep (``keep``)."""
 
@@ -168,8 +152,6 @@ class Change:
     text: str
     part: ChangedPart = "table"
     name: str | None = None  # the column, the property or the flow that changes, if it is one
-    # What the last refresh has read, if a view is recomputed and that is known.
-    cost: RefreshCost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,6 @@ from headrace.maintain.dataset_tables import (
 )
 from headrace.maintain.erasures import ErasedRest, find_rest, finish_erasure, is_due
 from headrace.maintain.holders import find_holders
-from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
 from headrace.maintain.vacuum import delete_log
 from headrace.model.maintenance import SAFE_RETENTION_S
 from headrace.model.names import TableName
@@ -53,7 +52,7 @@ from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.erase import close_erasure
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sources.registry import join_marks
-from headrace.state.lease import Observer, has_driver, held_leases
+from headrace.state.lease import held_leases
 from headrace.state.ledger import Ledger
 from headrace.storage.table_log import is_table
 from headrace.storage.table_snapshot import load_snapshot
@@ -62,8 +61,6 @@ _LOG = logging.getLogger(__name__)
 
 MaintenanceStep = Literal["optimize", "vacuum", "log", "checkpoints"]
 STEPS: tuple[MaintenanceStep, ...] = ("optimize", "vacuum", "log", "checkpoints")
-WAIT_S = 300.0  # how long a command waits by default for a running flow to compact a table
-_POLL_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +70,6 @@ class MaintenanceOptions:
     retention_s: float | None = None
     allow_short_retention: bool = False  # whether the retention may be below 7 days
     ignore_readers: Sequence[str] = ()  # the flows and readers for which no files and commits are kept
-    wait_s: float = WAIT_S  # how long to wait for a running flow to compact its table
 
     def without(self, steps: Sequence[str]) -> MaintenanceOptions:
         return replace(self, steps=[one for one in self.steps if one not in steps])
@@ -91,7 +87,6 @@ class MaintenanceResult:
     dry_run: bool = False  # whether nothing was changed
     duration_s: float = 0.0
     conflicts: int = 0  # how often the compaction was repeated because another writer had committed
-    by_flow: bool = False  # whether the running flow of the table has compacted it
     # The replaced checkpoints of its flows that were removed, or that a dry run would remove.
     replaced: tuple[ReplacedCheckpoint, ...] = ()
     rest: ErasedRest | None = None  # what the table still has of erased rows
@@ -115,8 +110,6 @@ class MaintenanceResult:
                 yield f"{name}  {_replaced_line(one)} would be removed"
         elif before and after:
             words = {"optimize": "compacted", "vacuum": "vacuumed", "log": "log cleaned", "checkpoints": ""}
-            if self.by_flow:
-                words["optimize"] = "compacted by its running flow"
             if done := " and ".join(words[one] for one in self.steps if words[one]):
                 yield f"{name}  {done}: {_change(before, after)} in {self.duration_s:.1f} s"
             if "log" in self.steps:
@@ -147,7 +140,6 @@ class MaintenanceResult:
             "log_cleanup": None if plan is None else plan.log.to_json(),
             "duration_s": round(self.duration_s, 3),
             "conflicts": self.conflicts,
-            "by_flow": self.by_flow,
             "erased": None if self.rest is None else self.rest.to_json(),
             "replaced_checkpoints": [one.to_json() for one in self.replaced],
             "warning": self.warning,
@@ -162,7 +154,7 @@ class TableMaintenance:
     settings: ProjectSettings
     engine: Engine  # starts Spark if a table is compacted
     options: MaintenanceOptions = field(default_factory=MaintenanceOptions)  # what may be done
-    # Returns whether to stop before the next table, and to stop waiting for a running flow.
+    # Returns whether to stop before the next table.
     is_stopped: Callable[[], bool] = lambda: False
 
     def maintain(
@@ -257,12 +249,9 @@ class TableMaintenance:
             except SecondDriverError as error:
                 if condition.policy.retention_s < MIN_RETENTION_DURING_RUNS_S:
                     raise
-                # The running process compacts the quarantine and tombstone tables without a request.
+                # The running process compacts the quarantine and tombstone tables itself.
                 if "optimize" in due and target.role == "table":
-                    handed = self._hand_over(result, error)
-                    if handed is None:
-                        return self._work(result, condition)
-                    result = handed
+                    result = replace(result, warning=f"not compacted: {error.summary}; stop it first")
                 due = tuple(one for one in due if one not in ("optimize", "checkpoints"))
             else:
                 if target.role == "table":
@@ -276,32 +265,6 @@ class TableMaintenance:
             if not due:
                 return result
             return self._logged(result, due)
-
-    def _hand_over(self, result: MaintenanceResult, running: SecondDriverError) -> MaintenanceResult | None:
-        """Let the process that runs the table's flow compact it, between two batches."""
-        storage, name = self.settings.storage, result.table
-        began, observer = time.monotonic(), Observer()
-        request = ask_flow(storage, name)
-        try:
-            while (waited_s := time.monotonic() - began) < self.options.wait_s:
-                answer = load_answer(storage, name, request)
-                if answer is not None and "compacted" in answer:
-                    after = self._examine(result.target)
-                    return replace(
-                        result, steps=("optimize",), by_flow=True, after=after, duration_s=waited_s
-                    )
-                if answer is not None:
-                    why = answer.get("error", {}).get("summary")
-                    return replace(result, warning=f"not compacted by its running flow: {why}")
-                if not has_driver(storage, name, observer):
-                    return None
-                if self.is_stopped():
-                    return replace(result, warning=f"not compacted: {running.summary}")
-                time.sleep(_POLL_S)
-        finally:
-            withdraw_request(storage, name, request)
-        within = f"it has not compacted the table within {self.options.wait_s:.0f} s"
-        return replace(result, warning=f"not compacted: {running.summary}; {within}")
 
     def _logged(self, result: MaintenanceResult, due: Sequence[MaintenanceStep]) -> MaintenanceResult:
         """Do the steps that are due, and write an event to the event log."""

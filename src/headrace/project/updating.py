@@ -115,7 +115,6 @@ class Update:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
         from headrace.project.noop_check import require_spark
-        from headrace.run.task_metrics import WorkMeter, record_costs
         from headrace.run.update import execute
         from headrace.storage.guarantee import check_guarantee
 
@@ -126,16 +125,9 @@ class Update:
         if (spark_log := self.engine.opened().log_file) is not None:
             _LOG.info("Spark's log: %s", spark_log)
         check_remedies(remedies, plan)
-        meter = WorkMeter(self.engine.opened().spark)
-
-        def measure(events: Sequence[Event]) -> Sequence[Event]:
-            measured = meter.measure(events)
-            record_costs(settings.storage, measured)
-            return measured
-
         with (
             keeping_alive(settings.kafka),
-            EventLog(settings.storage, settings.name, self.id, plan, measure, settings.redactor) as log,
+            EventLog(settings.storage, settings.name, self.id, plan, settings.redactor) as log,
         ):
             self.emitters.append(log)
             emit = self._fan_out()

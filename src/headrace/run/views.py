@@ -20,7 +20,6 @@ from headrace.run.readiness import FeedState
 from headrace.run.split import RefreshSplit
 from headrace.run.stop import StopSignal, cancelled_at
 from headrace.run.tables import alter, new_clustering
-from headrace.run.task_metrics import refresh_jobs
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.gateway import release_unused
 from headrace.runtime.lazy_pyspark import SparkSession
@@ -178,7 +177,6 @@ class ViewRunner:
         with (
             self.context.maintenance.turn(self.context.settings.storage.table(view.name)),
             writer,
-            refresh_jobs(session, str(view.name)),
             self.split.begin(df, stamp) as rows,
         ):
             writer.write(rows)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import psutil
 
-from headrace.errors import HeadraceError
+from headrace.errors import STORE_FAILURES, HeadraceError
 from headrace.model.brokers import BrokerChoice
 from headrace.model.project import ProjectSettings
 from headrace.runtime import aot
@@ -240,7 +240,11 @@ def _storage(project: ProjectSettings) -> Check:
         try:
             broken = stored.files.find_unsafe(stored.path)
         except HeadraceError as error:
-            return Check("storage", "fail", f"[{error.code}] {error.summary}", error.remedies[0])
+            # Without the advice to run this command.
+            remedy = error.remedies[0].removesuffix(":   headrace doctor")
+            answer = error.facts[-1:] if isinstance(error, STORE_FAILURES) else ()
+            text = "; ".join([error.summary, *answer])
+            return Check("storage", "fail", f"[{error.code}] {text}", remedy)
         except OSError as error:
             return Check("storage", "fail", f"{stored} cannot be read: {error}", remedy)
         if broken is not None:

@@ -416,12 +416,6 @@ def is_free(location: Location) -> bool:
     return _read(location) in (None, _RELEASED)
 
 
-def has_driver(storage: Storage, name: TableName, observer: Observer) -> bool:
-    """Whether a process holds the lease of a flow of a table, or of a view; also if that is not certain."""
-    flows = storage.checkpoints(name).list_folders() or (VIEW,)
-    return any(observer.find(storage.lease(name, flow)) is not None for flow in flows)
-
-
 @contextlib.contextmanager
 def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
     """Hold the leases of all flows of tables, and of views, for the block.

@@ -23,7 +23,6 @@ from headrace.storage.location import Location
 _LOSSES = "losses.json"
 _LATE = "late.json"
 _VIEW = "created.json"
-_COST = "cost.json"
 _ENTRIES = 200
 """Entries up to which a fold grows, so that a pipeline run every minute leaves few files."""
 
@@ -230,17 +229,6 @@ def record_view(folder: Location, pipeline: str, view: TableName, table_id: str)
     record = {"headrace": 1, "pipeline": pipeline, "dataset": str(view), "table_id": table_id}
     if path.find_json() != record:
         path.replace_json(record)
-
-
-def record_cost(folder: Location, cost: Mapping[str, Any]) -> None:
-    """Record what the last refresh of a view has cost, for `plan`, in ``ledger/<view>/view``."""
-    (folder / _COST).replace_json({"headrace": 1, **cost})
-
-
-def load_cost(folder: Location) -> Mapping[str, Any] | None:
-    """What the last refresh of a view has cost; ``None`` if it is not known."""
-    held = (folder / _COST).find_json()
-    return held if isinstance(held, dict) else None
 
 
 def compact(entries: Iterable[Mapping[str, Any]], join_marks: JoinMarks) -> list[dict[str, Any]]:

@@ -125,16 +125,6 @@ class Storage:
         folder = self.root / "care"
         return (folder if role == "table" else folder / role) / f"{dataset}.json"
 
-    @property
-    def care_requests(self) -> Location:
-        """The folder of the requests of `headrace maintain` to running flows, to compact their tables."""
-        return self.root / "care" / "requests"
-
-    @property
-    def care_answers(self) -> Location:
-        """The folder of the answers to these requests."""
-        return self.root / "care" / "answers"
-
     def checkpoints(self, dataset: TableName) -> Location:
         """The folder of the checkpoints of all flows of a table."""
         return self.root / "checkpoints" / str(dataset)

@@ -55,10 +55,15 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
     path = plain_path(text)
     if not is_uri(path):
         return Location(os.path.normpath(path), _LOCAL)
-    if (found := split_uri(path)) is not None and found[0] in KINDS:
+    found = split_uri(path)
+    known = _REFUSED.get(scheme)
+    if found is not None and found[0] == S3 and "_" in found[1]:
+        known = (
+            f"the bucket's name `{found[1]}` has an underscore, which Spark's client of S3 does not accept"
+        )
+    elif found is not None and found[0] in KINDS:
         scheme, host, key = found
         return Location(f"{scheme}://{host}/{key}".rstrip("/"), KINDS[scheme](host))
-    known = _REFUSED.get(scheme)
     raise StorageUnsupportedError(
         f"the location `{text}` is not supported",
         location=source,

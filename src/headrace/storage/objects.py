@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import re
 import uuid
@@ -25,17 +26,46 @@ _WHOLE_BYTES = 8 * 1024 * 1024
 
 _WRITE_ID = "headrace-write-id"
 _CODE, _MESSAGE = (re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message"))
-_EXPIRED = re.compile("ExpiredToken|TokenRefreshRequired|InvalidToken")
-_CHECK = "check the bucket, the credentials and their permissions:   headrace doctor"
+_MISSING = {"NoSuchKey", "NoSuchVersion", "NotFound"}
+"""The codes of answers for an object that does not exist. Other answers with the status 404 are refusals."""
+
+_CHECK = "check the credentials and their permissions for the bucket:   headrace doctor"
+_KEY = "correct the key: that of `object_storage` in headrace.yml, of the profile, or AWS_ACCESS_KEY_ID"
+_REGION = "set the bucket's region: `region` of `object_storage` in headrace.yml, or AWS_REGION"
+_NAME = "correct the bucket in headrace.yml, or its endpoint; or create it:   aws s3 mb {root}"
 _REFUSALS = (
-    (re.compile("RequestTimeTooSkewed"), "set the clock of this machine, then try again:   headrace doctor"),
-    (_EXPIRED, "get new credentials, such as with `aws sso login`, then try again:   headrace doctor"),
+    (re.compile("NoSuchBucket"), "the bucket does not exist", _NAME),
+    (re.compile("InvalidBucketName"), "the store does not accept the name of the bucket", _NAME),
+    (
+        re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed"),
+        "the bucket is in another region",
+        _REGION,
+    ),
+    (
+        re.compile("RequestTimeTooSkewed"),
+        "the store refuses the access",
+        "set the clock of this machine, then try again:   headrace doctor",
+    ),
+    (
+        re.compile("ExpiredToken|TokenRefreshRequired|InvalidToken"),
+        "the credentials have expired, or are not valid",
+        "get new credentials, such as with `aws sso login`, then try again:   headrace doctor",
+    ),
+    (
+        re.compile("InvalidAccessKeyId|SignatureDoesNotMatch|XAdminUserNotFound"),
+        "the store does not accept the access key",
+        _KEY,
+    ),
 )
-"""What to do about answers of the store that stay until somebody acts."""
+"""Answers of the store that stay until somebody acts: what is found in the client's message, what it means,
+and what to do."""
 
 _LATER = "run the command again in a minute"
 _DOCTOR = "check the store and the network:   headrace doctor"
-_ENDPOINT = "check the network and `endpoint` of `object_storage` in headrace.yml:   headrace doctor"
+_ENDPOINT = (
+    "check the network and the endpoint: `endpoint` of `object_storage` in headrace.yml, or "
+    "AWS_ENDPOINT_URL_S3:   headrace doctor"
+)
 _PASSING = (
     (re.compile("SlowDown|RequestLimitExceeded|Throttl|status code: 429"), "too many requests", _LATER),
     (re.compile("status code: 5|<Code>(InternalError|ServiceUnavailable)"), "the store has failed", _LATER),
@@ -337,20 +367,22 @@ def _as_os_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        if "NoSuchBucket" in str(error):
-            # Not an empty storage.
-            raise _refused("the bucket does not exist", path, error) from error
-        raise
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise _refused("the store refuses the access", path, error) from error
+        code = _CODE.search(str(error))
+        if code is None or code[1] in _MISSING:
+            raise
+        raise _explained(path, error, is_refused=False) from error
     except BaseError as error:
-        if "NoSuchBucket" in str(error):
-            raise _refused("the bucket does not exist", path, error) from error
-        if "Received redirect without LOCATION" in str(error) or "PermanentRedirect" in str(error):
-            raise _refused("the bucket is in another region", path, error) from error
-        if _EXPIRED.search(str(error)) is not None:
-            raise _refused("the credentials have expired", path, error) from error
-        raise _failed(path, error) from error
+        is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+        raise _explained(path, error, is_refused=is_refused) from error
+
+
+def _explained(
+    path: str, error: Exception, *, is_refused: bool
+) -> StorageAccessError | StorageUnreadableError:
+    found = next((one[1:] for one in _REFUSALS if one[0].search(str(error)) is not None), None)
+    if found is None and is_refused:
+        found = ("the store refuses the access", _CHECK)
+    return _failed(path, error) if found is None else _refused(*found, path, error)
 
 
 def _failed(path: str, error: Exception) -> StorageUnreadableError:
@@ -365,11 +397,11 @@ def _failed(path: str, error: Exception) -> StorageUnreadableError:
     )
 
 
-def _refused(reason: str, path: str, error: Exception) -> StorageAccessError:
+def _refused(reason: str, remedy: str, path: str, error: Exception) -> StorageAccessError:
     return StorageAccessError(
         f"{path_root(path)} cannot be used: {reason}",
         facts=(f"path {path}", f"the store's answer: {_text(error)}"),
-        remedies=(next((text for code, text in _REFUSALS if code.search(str(error)) is not None), _CHECK),),
+        remedies=(remedy.format(root=path_root(path)),),
         params={"path": path},
     )
 
@@ -379,7 +411,7 @@ def _text(error: Exception) -> str:
     text = str(error)
     if (code := _CODE.search(text)) is not None:
         message = _MESSAGE.search(text)
-        return code[1] if message is None else f"{code[1]}: {message[1]}"
+        return code[1] if message is None else f"{code[1]}: {html.unescape(message[1])}"
     return text.partition("\n")[0]
 
 

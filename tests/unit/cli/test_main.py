@@ -25,6 +25,7 @@ from headrace.cli.verb import Verb, VerbGroup
 from headrace.errors import RefusedError, SourceLocation, UsageError
 from headrace.model.secrets import Redactor
 from headrace.project.pipeline import Pipeline
+from object_server import ObjectServer
 
 NOTHING_CHECKED: dict[str, Any] = {"ok": True, "checks": []}
 """What a command in place of `headrace doctor` returns."""
@@ -435,6 +436,8 @@ def test_the_way_without_asking_keeps_the_accepted_losses(
         ["status", "--project", "gs://bucket/x"],
         ["init", "gs://bucket/x"],
         ["demo", "--directory", "gs://bucket/x"],
+        ["demo", "--storage", "abfss://c@account/x"],
+        ["init", "new", "--storage", "gs://bucket/x"],
     ],
 )
 def test_a_uri_of_an_unsupported_kind_is_refused_before_anything_is_written(
@@ -445,6 +448,22 @@ def test_a_uri_of_an_unsupported_kind_is_refused_before_anything_is_written(
     assert (called.exit_code, called.data["error"]["code"]) == (2, "STORAGE_UNSUPPORTED")
     assert called.data["error"]["params"]["supported"] == ["file", "s3"]
     assert [path.name for path in tmp_path.iterdir()] == ["headrace.yml"]
+
+
+def test_a_demo_is_refused_a_storage_that_has_files(
+    headrace: Call, object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    object_server.reach(monkeypatch)
+    bucket = object_server.make_bucket()
+    object_server.client.put_object(Bucket=bucket, Key="v1/orders/1.json", Body=b"{}")
+    called = headrace("demo", "--storage", f"s3://{bucket}/v1", "--json")
+    error = called.data["error"]
+    assert (error["code"], error["params"]) == ("DEMO_FOLDER_TAKEN", {"path": f"s3://{bucket}/v1"})
+    assert error["remedies"] == [f"use another storage:   headrace demo --storage s3://{bucket}/v1-2"]
+    assert not list(tmp_path.iterdir())
+    missing = headrace("demo", "--storage", "s3://no-such-bucket/v1", "--json")
+    assert missing.data["error"]["code"] == "STORAGE_ACCESS_REFUSED"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_uri_is_a_storage(headrace: Call, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -14,10 +12,10 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from stores import At, memory_location, on_disk
+from stores import At, on_disk
 
 from headrace.declare.spec import load_project
-from headrace.maintain import condition, scheduler as scheduler_module
+from headrace.maintain import condition
 from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.model.event_forms import Event
@@ -26,7 +24,6 @@ from headrace.model.project import ProjectSettings
 from headrace.model.table_events import OperationProgressed
 from headrace.observe.board import Board
 from headrace.observe.display import event_line
-from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import versions
 from read_table import ReadTable
@@ -248,26 +245,3 @@ def test_a_vacuum_that_is_refused_because_a_reader_lags_is_a_line(at: At, tmp_pa
     table.age(20)
     (line,) = lines(finish(settings))
     assert "kept for flow large  took" in line
-
-
-@pytest.mark.parametrize(("is_bucket", "looks"), [(False, 3), (True, 1)])
-def test_requests_are_looked_for_rarely_in_an_object_store(
-    make_project: Callable[[str], ProjectSettings],
-    monkeypatch: pytest.MonkeyPatch,
-    is_bucket: bool,
-    looks: int,
-) -> None:
-    """Each look has a price there."""
-    settings, seen = make_project("broker:9092"), list[Storage]()
-
-    def find(storage: Storage) -> frozenset[str]:
-        seen.append(storage)
-        return frozenset()
-
-    monkeypatch.setattr(scheduler_module, "find_requests", find)
-    if is_bucket:
-        settings = replace(settings, storage=Storage(memory_location()))
-    run = scheduler(settings, [])
-    for _ in range(3):
-        run._maintain_tables()
-    assert len(seen) == looks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,10 +18,7 @@ from headrace.declare.spec import load_project
 from headrace.errors import PinInvalidError, TableUnknownError
 from headrace.maintain import condition, scheduler
 from headrace.maintain.dataset_tables import load_maintenance
-from headrace.maintain.requests import find_requests, take_request
-from headrace.model.event_forms import Event
 from headrace.model.names import TableName
-from headrace.model.table_events import OperationProgressed
 from headrace.project import maintenance as project_maintenance
 from headrace.project.engine import Engine
 from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult, TableMaintenance
@@ -31,7 +27,6 @@ from headrace.sinks.delta.compaction import Compaction
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
 from headrace.state.lease import VIEW, Heart
 from headrace.storage.location import Location
-from waiting import DEADLINE_S, until
 
 ORDERS = TableName("default", "orders")
 
@@ -61,23 +56,11 @@ class Desk:
             raise RuntimeError("Spark did not start\nat line 1")
         return None
 
-    def keep(self, *steps: str, wait_s: float = 0.3) -> MaintenanceResult:
-        options = MaintenanceOptions(steps=steps, wait_s=wait_s)
+    def keep(self, *steps: str) -> MaintenanceResult:
+        options = MaintenanceOptions(steps=steps)
         maintenance = TableMaintenance(settings=self.settings, engine=cast("Engine", self), options=options)
         (result,) = maintenance.maintain([ORDERS])
         return result
-
-
-class Session:
-    """A session that does nothing."""
-
-    @property
-    def sparkContext(self) -> Any:
-        return self
-
-    def getLocalProperty(self, _: str) -> None: ...
-
-    def setLocalProperty(self, *_: Any) -> None: ...
 
 
 @pytest.fixture
@@ -115,63 +98,6 @@ def test_tables_of_a_flow_that_runs_are_left_as_they_are(desk: Desk) -> None:
     assert str(desk.keep("optimize").warning).startswith("not compacted: another process runs flow feed")
     heart.stop()
     assert "Spark" in str(desk.keep("optimize").warning)
-
-
-class NoCheckpoints:
-    """Writes no checkpoint."""
-
-    def offer(self, *_: Any) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-def test_a_running_flow_compacts_the_table_between_two_batches(desk: Desk) -> None:
-    events: list[Event] = []
-    run = scheduler.MaintenanceScheduler(
-        checkpointer=cast("Any", NoCheckpoints()),
-        session=lambda: cast("Any", Session()),
-        settings=desk.settings,
-        emit=events.append,
-        update="u1",
-        continuous=True,
-    )
-    path = desk.storage.table(ORDERS)
-    (heart := Heart()).acquire(desk.storage.lease(ORDERS, "feed"), "feed")
-    try:
-        # The flow has no new records: it has begun no batch yet.
-        run.watch(path)
-        result = desk.keep("optimize", wait_s=DEADLINE_S)
-        assert (result.steps, result.by_flow, result.warning, desk.compacted) == (
-            ("optimize",),
-            True,
-            None,
-            1,
-        )
-        assert next(result.lines()).startswith("orders  compacted by its running flow: 3 files (")
-        (event,) = [one for one in events if isinstance(one, OperationProgressed)]
-        assert event.outcome["compacted"]["files"]["removed"] == 3
-        # While a batch runs, the flow does not compact.
-        with run.turn(path):
-            late = desk.keep("optimize")
-        assert "it has not compacted the table within 0 s" in str(late.warning)
-    finally:
-        run.stop()
-        heart.stop()
-    assert not find_requests(desk.storage)
-
-
-def test_a_command_compacts_the_table_if_the_flow_ends_in_the_middle(desk: Desk) -> None:
-    desk.is_broken = False
-    (heart := Heart()).acquire(desk.storage.lease(ORDERS, "feed"), "feed")
-    found: list[MaintenanceResult] = []
-    command = threading.Thread(target=lambda: found.append(desk.keep("optimize", wait_s=DEADLINE_S)))
-    command.start()
-    until(lambda: take_request(desk.storage, ORDERS), "the flow has the request")
-    heart.stop()
-    command.join(DEADLINE_S)
-    (result,) = found
-    assert (result.steps, result.by_flow, result.warning, desk.compacted) == (("optimize",), False, None, 1)
-    assert not find_requests(desk.storage)
 
 
 def test_a_view_that_is_refreshed_is_left_as_it_is(desk: Desk) -> None:

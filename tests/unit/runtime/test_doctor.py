@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from stores import object_location
 
+from headrace.errors import StorageAccessError
 from headrace.model.brokers import BrokerChoice
 from headrace.model.project import ProjectSettings
 from headrace.runtime import doctor
@@ -104,6 +105,25 @@ def test_a_storage_that_is_no_folder_of_this_machine_is_read(
     stored = replace(project, storage=replace(project.storage, root=object_location(tmp_path / "lake")))
     text = f"memory://{tmp_path}/lake; its conditional writes hold"
     assert find(run_checks(stored), "storage") == Check("storage", "ok", text)
+
+
+def test_a_store_that_refuses_the_access_says_what_to_correct(
+    tmp_path: Path, make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, root = make_project(), object_location(tmp_path / "lake")
+
+    def refuse(*_: object) -> str:
+        raise StorageAccessError(
+            "s3://b cannot be used: refused",
+            facts=("path s3://b/x", "the store's answer: AccessDenied"),
+            remedies=("check the permissions:   headrace doctor",),
+        )
+
+    monkeypatch.setattr(type(root.files), "find_unsafe", refuse)
+    stored = replace(project, storage=replace(project.storage, root=root))
+    text = "[STORAGE_ACCESS_REFUSED] s3://b cannot be used: refused; the store's answer: AccessDenied"
+    # The remedy does not name the command that has just run.
+    assert find(run_checks(stored), "storage") == Check("storage", "fail", text, "check the permissions")
 
 
 def test_the_doctor_needs_no_pyspark() -> None:

@@ -201,7 +201,16 @@ def test_a_file_uri_is_a_local_path(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("s3:/bucket/x", "s3:///x", "s3://b/../x", "s3n://b/x", "gs://b/x", "abfss://c@a/x", "az:x"),
+        *(
+            "s3:/bucket/x",
+            "s3:///x",
+            "s3://b/../x",
+            "s3n://b/x",
+            "s3://b_c/x",
+            "gs://b/x",
+            "abfss://c@a/x",
+            "az:x",
+        ),
         *("hdfs://n:8020/x", "https://h/x", "memory://x", "file://elsewhere/x", "file:lake"),
     ],
 )

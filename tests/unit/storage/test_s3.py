@@ -22,6 +22,7 @@ from headrace.errors import (
     SpecUnknownKeyError,
     StorageAccessError,
     StorageUnsafeError,
+    StorageUnsupportedError,
 )
 from headrace.model.names import TableName
 from headrace.model.object_storage import S3Settings
@@ -131,13 +132,56 @@ def test_an_unknown_key_is_refused_with_a_suggestion(tmp_path: Path, key: str, s
 @pytest.mark.usefixtures("settings")
 @pytest.mark.parametrize(
     ("value", "part"),
-    [("{access_key_id: abcd}", "secret_access_key"), ("{endpoint: 'minio:9000'}", "must be a URL")],
+    [
+        ("{access_key_id: abcd}", "secret_access_key"),
+        ("{endpoint: 'minio:9000'}", "must be a URL"),
+        ("{endpoint: 'http://key:secret@minio:9000'}", "must be a URL"),
+    ],
 )
 def test_settings_that_cannot_work_are_refused(tmp_path: Path, value: str, part: str) -> None:
     with pytest.raises(SpecInvalidError) as caught:
         load_project(spec(tmp_path, f"object_storage: {{s3: {value}}}"))
     assert part in caught.value.summary
     assert caught.value.location is not None
+
+
+@pytest.mark.usefixtures("settings")
+@pytest.mark.parametrize(
+    ("endpoint", "part"),
+    [
+        ("minio.test:9000", "`minio.test:9000` is not a URL"),
+        ("http://key:pl4nted@minio.test", "`minio.test` is not a URL"),
+        ("http://127.0.0.1:9000", "is an address"),
+    ],
+)
+def test_an_endpoint_of_the_environment_that_cannot_work_is_refused(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, part: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    with pytest.raises(SpecInvalidError) as caught:
+        _ = S3Access(S3Settings(path_style=False)).endpoint
+    assert part in caught.value.summary
+    assert "pl4nted" not in str(caught.value)
+    assert "AWS_ENDPOINT_URL_S3" in caught.value.facts[0]
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_role_that_cannot_be_assumed_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    with pytest.raises(StorageAccessError, match="cannot be read") as caught:
+        S3Access(S3Settings(role_arn="lake-writer")).credentials()
+    assert "assume lake-writer" in caught.value.remedies[0]
+    assert not caplog.records, "no stack trace"
+
+
+@pytest.mark.usefixtures("settings")
+def test_an_underscore_in_the_name_of_a_bucket_is_named() -> None:
+    with pytest.raises(StorageUnsupportedError) as caught:
+        locate("s3://shop_lake/v1")
+    assert "underscore" in caught.value.facts[0]
 
 
 @pytest.mark.usefixtures("settings")

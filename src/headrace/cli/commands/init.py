@@ -72,7 +72,11 @@ def _result(name: str, written: tuple[Path, ...], notes: list[str], steps: list[
 
 
 @verb(
-    examples=("headrace demo", "headrace demo --records 200000 --rate 8000 --directory /tmp/sales"),
+    examples=(
+        "headrace demo",
+        "headrace demo --records 200000 --rate 8000 --directory /tmp/sales",
+        "headrace demo --storage s3://shop-lake/demo",
+    ),
     project=False,
 )
 @option("--records", "The number of records to produce.", click.IntRange(min=100), default=60_000)
@@ -83,7 +87,12 @@ def _result(name: str, written: tuple[Path, ...], notes: list[str], steps: list[
     LocalFolder(),
     default=Path("headrace-demo"),
 )
-def demo(invocation: Invocation, records: int, rate: int, directory: Path) -> Result:
+@option(
+    "--storage PATH",
+    "The storage of the tables, such as s3://BUCKET/PREFIX; it must be empty. Default: the folder lake of "
+    "the pipeline.",
+)
+def demo(invocation: Invocation, records: int, rate: int, directory: Path, storage: str | None) -> Result:
     """Run an example, kill it in mid-run, and verify the result.
 
     Starts a Kafka broker, writes an example pipeline, produces records, and runs the pipeline. Kills
@@ -97,9 +106,11 @@ def demo(invocation: Invocation, records: int, rate: int, directory: Path) -> Re
     from headrace.runtime.aot import make_later
     from headrace.runtime.fetch import ensure_jars
     from headrace.runtime.java import find_java
+    from headrace.storage.locate import locate
 
-    files = template_files(pipeline_name(directory))
-    result = Demo(directory, records, rate, _screen(invocation.output), files).run()
+    root = None if storage is None else locate(storage)
+    files = template_files(pipeline_name(directory), root)
+    result = Demo(directory, records, rate, _screen(invocation.output), files, root).run()
     # A run makes the JVM's start-up cache at its end, which would have slowed down the demo.
     make_later(find_java(), ensure_jars("spark"))
     return Result(

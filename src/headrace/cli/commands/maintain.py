@@ -46,7 +46,6 @@ _STEPS = ("optimize", "vacuum", "log", "checkpoints")
     multiple=True,
 )
 @option("--every TIME", "Repeat at this interval, such as 1h, until stopped.", parse_time)
-@option("--wait TIME", "How long to wait for a running flow to compact its table.", parse_time, default="5m")
 def maintain(
     invocation: Invocation,
     tables: tuple[str, ...],
@@ -56,16 +55,14 @@ def maintain(
     allow_short_retention: bool,
     ignore_reader: tuple[str, ...],
     every: float | None,
-    wait: float,
 ) -> Result:
     """Compact and vacuum tables that need it, clean their logs, and remove replaced checkpoints.
 
     Without TABLE, the command maintains all tables of the storage. The key `maintenance` in the spec sets
     when a step is necessary. The command keeps files and commits that a flow of the storage, a pinned version
-    or the ledger still needs. If the flow of a table runs in another process, that process compacts the table
-    between two batches; if it ends before that, the command compacts the table itself. The command starts
-    Spark only for compaction. With --every, Ctrl-C or SIGTERM ends the command after the current table. The
-    exit code is 1 if a table could not be maintained.
+    or the ledger still needs. It does not compact a table whose flow runs in another process: that run does
+    it. The command starts Spark only for compaction. With --every, Ctrl-C or SIGTERM ends the command after
+    the current table. The exit code is 1 if a table could not be maintained.
     """
     from headrace.project.maintenance import STEPS, MaintenanceOptions
 
@@ -83,7 +80,6 @@ def maintain(
         retention_s=retain,
         allow_short_retention=allow_short_retention,
         ignore_readers=ignore_reader,
-        wait_s=wait,
     )
     if every is not None:
         return _repeat(invocation, tables, options, show, every)

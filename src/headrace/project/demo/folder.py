@@ -17,6 +17,7 @@ from headrace.errors import DemoFolderTakenError, StorageUnwritableError
 from headrace.model.names import TableName
 from headrace.runtime.places import replace_file
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, newest_commits
 
 if TYPE_CHECKING:
@@ -77,6 +78,18 @@ def open_demo(path: Path) -> DemoFolder:
     except OSError as error:
         raise _unusable(path, error) from error
     return demo
+
+
+def check_empty(storage: Location) -> None:
+    """Refuse a storage with files: the demo replaces only the tables in its own folder."""
+    if not storage.entries():
+        return
+    raise DemoFolderTakenError(
+        f"{storage} has files already",
+        facts=("the demo does not remove them", "nothing was changed"),
+        remedies=(f"use another storage:   headrace demo --storage {shlex.quote(f'{storage}-2')}",),
+        params={"path": str(storage)},
+    )
 
 
 def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> None:
@@ -166,14 +179,12 @@ class TableWatch:
 
     def look(self) -> Mapping[TableName, int]:
         """The rows of each streaming table now."""
-        from deltalake import DeltaTable
-
         for name in self._streams:
             path = self._storage.table(name)
             if name in self._tables:
                 self._tables[name].update_incremental()
             elif is_table(path):
-                self._tables[name] = DeltaTable(str(path))
+                self._tables[name] = open_delta(path)
             else:
                 continue
             self._rows[name] = self._tables[name].count()

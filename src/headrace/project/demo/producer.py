@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from headrace.errors import DemoProducerError
+from headrace.storage.location import Location, open_delta
 
 Key = tuple[str, str]  # a name and an ISO date
 
@@ -223,12 +223,12 @@ class Comparison:
         return sum((row.gold.sales for row in self.rows if row.gold is not None), Decimal(0))
 
 
-def load_gold(table: Path) -> list[dict[str, Any]]:
+def load_gold(table: Location) -> list[dict[str, Any]]:
     """The rows of the table, read without Spark."""
     import pyarrow
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
-    query = QueryBuilder().register("gold", DeltaTable(table))
+    query = QueryBuilder().register("gold", open_delta(table))
     found = query.execute('SELECT name, date, sales, "count" FROM gold').read_all()
     rows: list[dict[str, Any]] = pyarrow.table(found).to_pylist()
     return rows

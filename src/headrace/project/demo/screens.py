@@ -212,11 +212,14 @@ def _gold_lines(comparison: Comparison) -> Iterator[str]:
 def _reading_lines(result: DemoResult) -> Iterator[str]:
     settings = result.settings
     project = shlex.quote(_shown(result.folder.path))
-    gold = _shown(settings.storage.table(result.gold).local_path)
-    headrace = _command()
-    yield f"Everything in {_shown(settings.storage.root.local_path)} is plain Delta:"
-    yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\"   # the duckdb command"
-    yield f"  python -c \"import polars; print(polars.read_delta('{gold}').head())\"   # pip install polars"
+    root, headrace = settings.storage.root, _command()
+    yield f"Everything in {_shown(root.local_path) if root.is_local else root} is plain Delta:"
+    if root.is_local:
+        # Other programs find the credentials of a bucket in ways of their own.
+        gold = _shown(settings.storage.table(result.gold).local_path)
+        yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\"   # the duckdb command"
+        code = f"import polars; print(polars.read_delta('{gold}').head())"
+        yield f'  python -c "{code}"   # pip install polars'
     yield f"  {headrace} read gold --limit 5 --project {project}"
     yield f"  {headrace} quarantine show silver --limit 5 --project {project}"
     yield "Run the pipeline again; this starts its broker, with the records of the demo:"

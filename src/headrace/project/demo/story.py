@@ -18,8 +18,16 @@ from headrace.model.events import BatchCommitted, BatchReplayed, FlowStarted
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.demo.driver import Crash, Driver, await_batch, end_leftover, look_at_crash
-from headrace.project.demo.folder import DemoFolder, TableWatch, open_demo, rewrite, write_pipeline
+from headrace.project.demo.folder import (
+    DemoFolder,
+    TableWatch,
+    check_empty,
+    open_demo,
+    rewrite,
+    write_pipeline,
+)
 from headrace.project.demo.producer import REFUNDS, Comparison, SalesProducer, compare, load_gold
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from headrace.verify.report import Proof
@@ -130,13 +138,20 @@ class _Witness:
 
 class Demo:
     def __init__(
-        self, directory: Path, records: int, rate: int, screen: Screen, files: Mapping[str, str]
+        self,
+        directory: Path,
+        records: int,
+        rate: int,
+        screen: Screen,
+        files: Mapping[str, str],
+        storage: Location | None = None,  # ``None`` for the folder of the tables in the demo's own folder
     ) -> None:
         self._directory = directory
         self._records = records
         self._rate = rate
         self._screen = screen
         self._files = files
+        self._storage = storage
         self._witness = _Witness(screen)
         self._driver: Driver | None = None
 
@@ -171,7 +186,7 @@ class Demo:
                     self._driver = None
                 rejected, replayed = self._replay(folder, settings)
             proof = Pipeline(settings).verify()
-            gold = load_gold(settings.storage.table(_name(settings, "gold")).local_path)
+            gold = load_gold(settings.storage.table(_name(settings, "gold")))
             return DemoResult(
                 folder=folder,
                 settings=settings,
@@ -189,6 +204,8 @@ class Demo:
     def _open_folder(self, stack: ExitStack) -> DemoFolder:
         from headrace.runtime.broker import Broker
 
+        if self._storage is not None:
+            check_empty(self._storage)
         folder = open_demo(self._directory)
         stack.enter_context(folder.locked())
         stack.callback(folder.clear_scratch)
@@ -197,6 +214,8 @@ class Demo:
             Broker(folder.broker).stop()
         write_pipeline(folder, self._files)
         self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   (you can edit it)")
+        if self._storage is not None:
+            self._screen.fact("Storage", str(self._storage))
         if folder.renewed:
             self._screen.fact("", "the tables and the topic of an earlier demo were replaced")
         return folder
@@ -206,7 +225,8 @@ class Demo:
         from headrace.runtime.fetch import ensure_jars
 
         # All jars now, with progress: the process of the pipeline shows none.
-        ensure_jars("spark", "broker")
+        is_local = self._storage is None or self._storage.is_local
+        ensure_jars("spark", "broker", *(() if is_local else ("s3",)))
         broker = Broker(folder.broker)
         stack.callback(broker.stop)
         servers = broker.start()

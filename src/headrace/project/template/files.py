@@ -14,6 +14,7 @@ from pathlib import Path
 from headrace.declare.spec_model import SCHEMA_FILE, build_schema
 from headrace.errors import FileExistsInTheWayError
 from headrace.storage.locate import locate
+from headrace.storage.location import Location
 
 TOPIC = "sales"
 """The topic that the example pipeline reads."""
@@ -22,10 +23,14 @@ _RENAMED = {"gitignore": ".gitignore", "github": ".github"}
 """With their real names these files would also apply to this repository."""
 
 
-def template_files(name: str) -> Mapping[str, str]:
-    """The example pipeline's files: text by path, the spec first."""
+def template_files(name: str, storage: Location | None = None) -> Mapping[str, str]:
+    """The example pipeline's files: text by path, the spec first. `storage`: the folder ``lake`` beside the
+    spec if it is ``None``."""
     texts = _read(files("headrace.project.template") / "pipeline")
-    texts["headrace.yml"] = texts["headrace.yml"].replace("name: sales\n", f"name: {name}\n", 1)
+    spec = texts["headrace.yml"].replace("name: sales\n", f"name: {name}\n", 1)
+    if storage is not None:
+        spec = spec.replace("storage: ./lake\n", f"storage: {json.dumps(storage.path)}\n", 1)
+    texts["headrace.yml"] = spec
     return {**texts, SCHEMA_FILE: json.dumps(build_schema(), indent=1) + "\n"}
 
 
@@ -52,13 +57,10 @@ def own_requirement() -> str:
 def write_template(folder: Path, storage: str | None = None) -> tuple[Path, ...]:
     """Write the example pipeline, with the name of its folder; existing files are not changed. `storage`: a
     path or a URI of its storage."""
-    texts = {**template_files(pipeline_name(folder)), **files_around()}
-    if storage is not None:
-        root = locate(storage)
-        if not root.is_local:
-            texts["requirements.txt"] = texts["requirements.txt"].replace("[test]", "[s3,test]")
-        line = f"storage: {json.dumps(root.path)}\n"
-        texts["headrace.yml"] = texts["headrace.yml"].replace("storage: ./lake\n", line, 1)
+    root = None if storage is None else locate(storage)
+    texts = {**template_files(pipeline_name(folder), root), **files_around()}
+    if root is not None and not root.is_local:
+        texts["requirements.txt"] = texts["requirements.txt"].replace("[test]", "[s3,test]")
     another = f"{folder.absolute().name}-2" if folder == Path() else f"{folder}-2"
     remedy = f"write it to another folder:   headrace init {shlex.quote(another)}"
     return write_new({folder / place: text for place, text in texts.items()}, remedy)

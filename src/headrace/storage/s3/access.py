@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -9,9 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from headrace.errors import PackageMissingError, StorageAccessError
-from headrace.model.object_storage import S3Reach, S3Settings
+from headrace.errors import PackageMissingError, SpecInvalidError, StorageAccessError
+from headrace.model.object_storage import ENDPOINT, S3Reach, S3Settings
 
 if TYPE_CHECKING:
     from botocore.session import Session
@@ -62,7 +64,17 @@ class S3Access:
         known = os.environ
         found = self.settings.endpoint or known.get("AWS_ENDPOINT_URL_S3") or known.get("AWS_ENDPOINT_URL")
         found = found or self._session.get_scoped_config().get("endpoint_url")
-        return str(found).rstrip("/") if found else None
+        if not found:
+            return None
+        if not ENDPOINT.fullmatch(found):
+            remedy = "correct it, such as:   export AWS_ENDPOINT_URL_S3=https://host:9000"
+            raise _wrong_endpoint(found, "is not a URL, such as https://host:9000", remedy)
+        host = urlsplit(found).hostname or ""
+        if self.settings.path_style is False and (":" in host or host.replace(".", "").isdigit()):
+            problem = "is an address, which cannot have the bucket in front of it"
+            remedy = "have the bucket in the path:   object_storage: {s3: {path_style: true}}"
+            raise _wrong_endpoint(found, problem, remedy)
+        return str(found).rstrip("/")
 
     @property
     def path_style(self) -> bool:
@@ -100,7 +112,8 @@ class S3Access:
                 source = self._source
                 found = source.get_frozen_credentials()
             except (BotoCoreError, ClientError) as error:
-                raise self._failed(f"the credentials of S3 cannot be read: {error}") from error
+                reason = " ".join(str(error).split())
+                raise self._failed(f"the credentials of S3 cannot be read: {reason}") from error
             for secret in (found.secret_key, found.token):
                 if secret and secret not in self._told:
                     self._told.add(secret)
@@ -131,6 +144,8 @@ class S3Access:
             ) from error
         from botocore.exceptions import BotoCoreError, ProfileNotFound
 
+        # It logs the stack trace of each failure, which is raised, too.
+        logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
         session = botocore.session.Session(profile=self.settings.profile)
         try:
             session.get_scoped_config()
@@ -169,6 +184,7 @@ class S3Access:
         return DeferredRefreshableCredentials(method="assume-role", refresh_using=fetcher.fetch_credentials)
 
     def _failed(self, summary: str) -> StorageAccessError:
+        role = self.settings.role_arn
         return StorageAccessError(
             summary,
             facts=(
@@ -176,11 +192,26 @@ class S3Access:
                 "(AWS_ACCESS_KEY_ID), the profile, web identity, container, instance",
             ),
             remedies=(
+                *(() if role is None else (f"let the credentials assume {role} (sts:AssumeRole)",)),
                 "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
                 "or name a profile in the spec:   object_storage: {s3: {profile: NAME}}",
             ),
             params={"profile": self.settings.profile, "role_arn": self.settings.role_arn},
         )
+
+
+def _wrong_endpoint(endpoint: str, problem: str, remedy: str) -> SpecInvalidError:
+    shown = endpoint.rpartition("@")[2]  # without a password
+    return SpecInvalidError(
+        f"the endpoint of S3 `{shown}` {problem}",
+        facts=(
+            "it is from `endpoint` of `object_storage` in headrace.yml, AWS_ENDPOINT_URL_S3, "
+            "AWS_ENDPOINT_URL or the profile",
+            "nothing was read or written",
+        ),
+        remedies=(remedy,),
+        params={"endpoint": shown},
+    )
 
 
 def _expires(source: Any) -> datetime | None:
