@@ -11,6 +11,7 @@ from typing import Any, Literal
 from headrace.increments.changes import TableChange, rows_at
 from headrace.increments.query import Operator, ViewQuery
 from headrace.increments.shape import NotIncrementalError, is_linear
+from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.storage.location import Location
 
 Side = Literal["gained", "lost"]
@@ -20,10 +21,16 @@ Side = Literal["gained", "lost"]
 class InputTable:
     """A table that a view reads: the version of the last refresh, that of this one, and what lies between."""
 
+    name: str
     path: Location
     before: int
     now: int
     change: TableChange
+
+    @classmethod
+    def unchanged(cls, name: str, path: Location, version: int) -> InputTable:
+        change = TableChange(table=path, version=version)
+        return cls(name=name, path=path, before=version, now=version, change=change)
 
 
 class Leaves:
@@ -38,6 +45,15 @@ class Leaves:
     @cached_property
     def only_gains(self) -> bool:
         return all(self._inputs[leaf].change.only_adds for leaf in self.changed)
+
+    @property
+    def changed_row_count(self) -> int:
+        """How many rows of the tables were gained and lost; a table that is read twice counts once."""
+        return sum({one.path: one.change.rows for one in self._inputs.values()}.values())
+
+    def whole(self) -> DataFrame:
+        """All rows of the query as it is now."""
+        return self.query.frame(self.query.over({leaf: self.now(leaf) for leaf in self.query.tables}))
 
     def now(self, leaf: Operator) -> Any:
         """The rows of a leaf that this refresh sees, as a plan."""

@@ -110,8 +110,12 @@ def _folder(session: SparkSession, relation: Any) -> str | None:
     if not is_instance_of(gateway, files, "org.apache.spark.sql.execution.datasources.HadoopFsRelation"):
         return None
     index = files.location()
-    is_delta = is_instance_of(gateway, index, "org.apache.spark.sql.delta.files.TahoeFileIndex")
-    return str(index.deltaLog().dataPath().toString()) if is_delta else None
+    if not is_instance_of(gateway, index, "org.apache.spark.sql.delta.files.TahoeLogFileIndex"):
+        return None
+    if index.isTimeTravelQuery() or index.partitionFilters().nonEmpty():
+        # Other versions of the table would be other rows.
+        return None
+    return str(index.deltaLog().dataPath().toString())
 
 
 def _rebuilt(session: SparkSession, node: Operator, rows: Mapping[Operator, Any]) -> Any:

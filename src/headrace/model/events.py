@@ -370,9 +370,13 @@ class ViewRefreshing(ViewEvent, level="DEBUG", state="running"):
 
 
 class ViewRefreshed(Committed, ViewEvent, state="up to date"):
-    """The rows of the view were replaced; the counts are those of its commit."""
+    """The rows of the view were replaced, or those that changed; the counts are those of its commit."""
 
-    line = "refreshed: {rows:row}  took {duration_s:duration}  v{version}"
+    line = "refreshed ({strategy}): {rows:row}  took {duration_s:duration}  v{version}"
+
+    # How the rows were found: ``full``, ``append``, ``merge`` or ``keys``; ``None`` in older logs.
+    strategy: str | None = None
+    reason: str | None = None  # why the whole view was computed
 
 
 class ViewUpToDate(ViewEvent, state="up to date"):

@@ -225,7 +225,9 @@ def with_rows_between(
         if not wanted.cardinality():
             continue
         bitmap = vectors.all_but(wanted, after.rows or before.rows or 0)
-        plain = DataFile(after.number, {key: one for key, one in after.text.items() if key != "deletionVector"})
+        plain = DataFile(
+            after.number, {key: one for key, one in after.text.items() if key != "deletionVector"}
+        )
         changed = plain.in_jvm(session._jvm).removeRows(vectors.inline(bitmap), True, False)
         found.append(replace(plain, action=changed._1()))
     return found
