@@ -10,7 +10,7 @@ BIN := .venv/bin
 help:
 	@echo "make demo    the whole job on a real local broker, with the proof"
 	@echo "make test    the tests, without the proofs"
-	@echo "make check-proofs  one proof of each guarantee, a sixteenth of all proofs, those of changed packages"
+	@echo "make check-proofs  one proof of each guarantee, a part of all proofs, some of changed packages"
 	@echo "make prove   every guarantee under kills, lost files and other faults, every page of the docs"
 	@echo "make thorough  every case of the long matrices, and every benchmark in a short form"
 	@echo "make lint    style, types and layers"

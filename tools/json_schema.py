@@ -92,7 +92,6 @@ SHARED: Mapping[str, Shape] = {
         "command": "text",
     },
     "Pin": {"dataset": "text", "version": "int", "until": "time"},
-    "Reader": {"dataset": "text", "reader": "text", "version": "int", "max_lag_s": "number"},
     "Condition": _CONDITION,
     "TableHealth": {
         "dataset": "text",
@@ -125,7 +124,6 @@ SHARED: Mapping[str, Shape] = {
                 "held_files": "int",
                 "held_bytes": "int",
                 "held_by": ["#Holder"],
-                "passed_readers": ["text"],
             },
             "null",
         ),
@@ -336,12 +334,6 @@ SHARED: Mapping[str, Shape] = {
         "idle_minutes": "number",
         "path": "text",
         "log": "text",
-    },
-    "CheckpointProblems": {
-        "flow": "text",
-        "dataset": "text",
-        "path": "text",
-        "problems": [{"path": "text", "found": "text", "repair": "text?"}],
     },
     "Reset": {
         "flow": "text",
@@ -561,11 +553,6 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
             ]
         },
     ),
-    "checkpoint validate": ({"checkpoints": ["#CheckpointProblems"]},),
-    "checkpoint repair": (
-        "#NotDone",
-        {"done": "bool", "repaired": ["#CheckpointProblems"], "backups?": "text"},
-    ),
     "full-refresh": (*RUN, "#NotDone"),
     "erase": ("#NotDone", "#Erasure"),
     "maintain": ({"tables": ["#Maintenance"]},),
@@ -579,12 +566,7 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
             "kept": "int",
         },
     ),
-    "pin": (
-        {"pins": ["#Pin"], "readers": ["#Reader"]},
-        {"pinned": "#Pin"},
-        {"reader": "#Reader"},
-        {"removed": [("#Pin", "#Reader")]},
-    ),
+    "pin": ({"pins": ["#Pin"]}, {"pinned": "#Pin"}, {"removed": ["#Pin"]}),
     "broker start": ("#Broker",),
     "broker stop": ({"was_running": "bool", "path": "text"},),
     "broker status": ("#Broker",),

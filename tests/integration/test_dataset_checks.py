@@ -113,35 +113,6 @@ def test_a_table_is_checked_at_intervals_and_after_its_last_batch(orders: Shop) 
     orders.run_well()
 
 
-def test_later_checks_of_keys_read_what_was_added(
-    orders: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new row has the key of an old one, in a file that no batch since the last check has added."""
-    sizes, run_check = [], checks.run_check
-
-    def measure(check: Any, rows: Any, like: Any) -> Any:
-        sizes.append(rows.count())
-        return run_check(check, rows, like)
-
-    monkeypatch.setattr(checks, "run_check", measure)
-    monkeypatch.setattr(checks, "_INTERVAL_S", 0.0)
-    monkeypatch.setattr(checks, "_SHARE", 1e9)
-    orders.write(STRICT.replace(", fail=True", "").replace("=1)", "=1000)"))
-    produce(orders, *range(100))
-    with orders.running():
-        until(lambda: len(orders.happened(DatasetChecked)) >= 1, "the first check has run")
-        first = len(sizes)
-        produce(orders, 100, 101)
-        until(lambda: len(orders.happened(DatasetChecked)) > first, "new keys are checked")
-        second = len(sizes)
-        produce(orders, 7)
-        until(lambda: len(orders.happened(DatasetChecked)) > second, "an old key is checked")
-    outcomes = [(event.passed, event.fact) for event in orders.happened(DatasetChecked)]  # type: ignore[attr-defined]
-    assert outcomes[-1] == (False, '1 key is in several rows (2 rows), such as {"id":7}')
-    assert all(passed for passed, _ in outcomes[:-1])
-    assert sizes[0] == 100 and sizes[-1] == 2, "the rows with an added key, from all files"
-
-
 def test_a_check_that_fails_ends_a_continuous_flow(
     orders: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,14 +132,6 @@ def test_an_update_merges_what_is_new(pipeline: Shop, topic: Topic) -> None:
     assert (again["written"], again["changes"]) == (False, [])
 
 
-def test_the_latest_record_of_each_key(pipeline: Shop, topic: Topic) -> None:
-    name = topic()
-    pipeline.produce(name, [{"id": "old"}, {"id": 1}], key="a")
-    pipeline.produce(name, [{"gone": 1}, None], key="b")
-    found = pipeline.call("infer", name, "--latest-by-key")
-    assert (found["ddl"], found["records"], found["tombstones"]) == ("id LONG", 1, 1)
-
-
 def test_a_sample_is_spread_over_all_partitions(pipeline: Shop, topic: Topic) -> None:
     name = topic(partitions=2)
     for partition in (0, 1):

@@ -207,6 +207,28 @@ def test_files_of_a_checkpoint_are_created_once_unless_they_may_be_replaced(
     assert local.read_bytes() == b"first"
 
 
+def test_a_checkpoint_that_another_process_has_made_anew_loses_no_batch(lake: Lake) -> None:
+    jvm: Any = lake.spark._jvm
+    for folder, is_anew in (("own/offsets", False), ("anew/offsets", True)):
+
+        def file(number: int, folder: str = folder) -> Any:
+            return jvm.org.apache.hadoop.fs.Path(lake.path(folder, str(number)))
+
+        log = jvm.io.headrace.s3.S3CheckpointFiles(file(0).getParent(), lake._conf)
+        for number in (200, 201):
+            log.createAtomic(file(number), False).close()
+        if is_anew:
+            lake.server.client.delete_object(Bucket=lake.bucket, Key=f"{folder}/200")
+        for number in range(100):
+            lake.put(f"{folder}/{number}")
+        for number in range(99):
+            log.delete(file(number))
+        assert {str(number) for number in range(100)} <= set(lake.keys(f"{folder}/"))
+        log.delete(file(99))
+        kept = {str(number) for number in range(100)} if is_anew else {"200"}
+        assert set(lake.keys(f"{folder}/")) == {*kept, "201"}
+
+
 def test_hadoop_cannot_be_told_to_overwrite(lake: Lake) -> None:
     conf = lake._conf
     conf.set("fs.s3a.performance.flags", "create")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from headrace.model.table_events import OperationProgressed
 from headrace.project.pipeline import Pipeline
 from headrace.run.stop import StopSignal
 from headrace.storage.locate import locate
-from headrace.storage.table_snapshot import load_snapshot
 from landing import Site
 from waiting import DEADLINE_S, until
 
@@ -161,41 +159,6 @@ def test_rows_are_ordered_although_runs_compact_the_table(
     assert site.verify().proven
 
 
-WATERMARK = """
-import headrace as hr
-from pyspark.sql import functions as F
-
-@hr.table(maintenance={"closed_partitions": "watermark"}, partition_cols=["day"])
-def visits():
-    rows = hr.read_files("landing", format="json", schema="id LONG, at TIMESTAMP")
-    return rows.withWatermark("at", "1 hour").withColumn("day", F.to_date("at"))
-"""
-
-
-def test_a_partition_is_compacted_once_the_watermark_of_its_flow_has_passed_it(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
-    site.write(WATERMARK)
-
-    def update(number: int, at: str) -> dict[str, int]:
-        site.put(f"{number}.json", {"id": number, "at": f"{at}Z"})
-        with Pipeline.load(site.root) as pipeline:
-            assert pipeline.run().outcome == "completed"
-        counts = Counter(
-            one.partition for one in load_snapshot(locate(site.storage.table(site.name()))).files
-        )
-        return {str(dict(partition)["day"]): files for partition, files in counts.items()}
-
-    update(0, "2026-01-05T22:00:00")
-    assert update(1, "2026-01-05T23:30:00") == {"2026-01-05": 2}
-    # The watermark is an hour behind the newest row.
-    assert update(2, "2026-01-06T00:30:00") == {"2026-01-05": 2, "2026-01-06": 1}
-    assert command(site, capsys, "maintain", "visits")["tables"][0]["steps"] == []
-    assert update(3, "2026-01-06T01:00:00") == {"2026-01-05": 1, "2026-01-06": 2}
-    assert operations(site).count("OPTIMIZE") == 1
-    assert site.verify().proven
-
-
 def test_a_continuous_run_compacts_beside_its_flow(site: Site) -> None:
     stop, events, results = StopSignal(), list[Event](), []
     site.put("0.json", {"id": 0, "page": "a"})
@@ -225,7 +188,6 @@ def test_a_continuous_run_compacts_beside_its_flow(site: Site) -> None:
 def test_compaction_is_repeated_after_a_conflict_and_misses_no_partition(site: Site, spark: Any) -> None:
     from headrace.model.maintenance import TablePolicy
     from headrace.sinks.delta import compaction
-    from headrace.storage.locate import locate
 
     path = locate(str(site.root / "by_day"))
     for number in range(4):

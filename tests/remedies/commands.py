@@ -133,13 +133,6 @@ def a_pin_of_a_version_that_never_was(walk: Walk) -> None:
     walk.goes_well("headrace pin visits --version 0 --remove")
 
 
-@situation("PIN_INVALID")
-def a_reader_without_a_lag(walk: Walk) -> None:
-    shown = walk.fails("headrace pin visits --reader bi", "visits")
-    walk.follows(shown, "headrace pin visits --reader bi --max-lag 7d")
-    walk.goes_well("headrace pin visits --reader bi --remove")
-
-
 @situation("RETENTION_TOO_SHORT")
 def a_vacuum_of_an_hour(walk: Walk) -> None:
     stray = files(walk).table("visits") / "part-00000-stray.parquet"

@@ -64,8 +64,8 @@ class ObjectsOnDisk:
     def read_all(self, paths: Sequence[str]) -> Sequence[bytes | None]:
         return self._disk.read_all([_key(path) for path in paths])
 
-    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
-        return ((f"memory://{path}", size) for path, size in self._disk.walk(_key(folder)))
+    def walk(self, folder: str) -> Iterator[tuple[str, FileState]]:
+        return ((f"memory://{path}", state) for path, state in self._disk.walk(_key(folder)))
 
     def create(self, path: str, data: bytes) -> bool:
         return self._disk.create(_key(path), data)

@@ -111,7 +111,8 @@ def test_the_parts_of_the_proofs_are_all_proofs() -> None:
 def test_a_check_has_time_for_proofs_of_changed_packages() -> None:
     seconds = json.loads((TESTS / "seconds.json").read_text())
     lengths = [sum(seconds.get(file, 20.0) for file in part) for part in split(find_proofs(TESTS), seconds)]
-    assert max(lengths) < BUDGET_S - 200
+    assert max(lengths) < BUDGET_S - 60
+    assert sum(lengths) / PARTS < BUDGET_S - 120
 
 
 def test_the_parts_of_the_proofs_take_about_the_same_time() -> None:

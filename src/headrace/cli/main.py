@@ -97,7 +97,7 @@ GROUPS = {
         "quarantine": "Show rejected rows, and replay or discard them",
         "reset": "Create a new checkpoint for a flow, and keep the rows",
         "full-refresh": "Rebuild a dataset from its sources",
-        "checkpoint": "Show, validate or repair the checkpoints of flows",
+        "checkpoint": "Show the checkpoints of flows",
     },
     "Maintain tables": {
         "maintain": "Compact and vacuum tables, and clean their logs",

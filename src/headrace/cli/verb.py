@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import click
 
 from headrace.cli.options import complete_profile, option
 from headrace.cli.output import Output, Result, named_options
-from headrace.errors import SpecAmbiguousError, SpecNotFoundError
+from headrace.errors import SpecAmbiguousError, SpecNotFoundError, StorageUnsupportedError
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
 
@@ -91,8 +92,17 @@ class LocalFolder(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from headrace.storage.locate import is_uri, locate
 
-        local = locate(value).local_path if isinstance(value, str) and is_uri(value) else value
-        return super().convert(local, param, ctx)
+        if isinstance(value, str) and is_uri(value):
+            found = locate(value)
+            if not found.is_local:
+                raise StorageUnsupportedError(
+                    f"`{value}` is not a folder of this machine, which this argument needs",
+                    facts=("only the storage can be in a bucket", "nothing was read or written"),
+                    remedies=(f"name a local folder, and the storage with   --storage {shlex.quote(value)}",),
+                    params={"storage": value, "scheme": found.files.scheme},
+                )
+            value = found.local_path
+        return super().convert(value, param, ctx)
 
 
 class Verb(click.Command):

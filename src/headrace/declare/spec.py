@@ -344,8 +344,10 @@ def _override(key: str, text: str, redactor: Redactor) -> Mapped:
     if first == "kafka" and rest.startswith(f"{BROKERS}."):
         pattern, rest = rest.removeprefix(f"{BROKERS}."), BROKERS
         value = Mapped({pattern: value}, {pattern: location}, location)
-    if rest:
-        value = Mapped({rest: value}, {rest: location}, location)
+    # Other sections have names with dots.
+    names = rest.split(".") if first in ("object_storage", "cluster") else [rest]
+    for name in reversed(names if rest else []):
+        value = Mapped({name: value}, {name: location}, location)
     built = Mapped({first: value}, {first: location}, location)
     check_keys(built, Spec)
     return built
@@ -422,7 +424,6 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
                 for name, one in spec.maintenance.tables.items()
             },
         ),
-        readers=tuple(spec.readers),
         consumer_groups=spec.consumer_groups,
         tables=build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=build_paths(spec, file.parent, _locations(merged, "paths")),

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import RejectionLimit
 from headrace.model.kafka_settings import KAFKA_SETTINGS
-from headrace.model.maintenance import WATERMARK, Watermark, parse_bytes
+from headrace.model.maintenance import parse_bytes
 from headrace.model.object_storage import ENDPOINT
 from headrace.model.texts import parse_duration, parse_seconds
 from headrace.model.triggers import Trigger
@@ -222,15 +222,6 @@ class ClusterSpec(_Part):
     settings of Spark decide"""
 
 
-def _time_or_watermark(value: Any) -> Any:
-    if value == WATERMARK:
-        return value
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise ValueError(f"{error}, or `{WATERMARK}`") from None
-
-
 Size = Annotated[int, BeforeValidator(parse_bytes)]
 
 
@@ -261,11 +252,6 @@ class TableCareSpec(_Part):
     z_order: list[Text] | None = None
     """columns by which ``headrace maintain`` orders the rows when it compacts a table; it then rewrites all
     files"""
-
-    closed_partitions: Annotated[float | Watermark, BeforeValidator(_time_or_watermark)] | None = None
-    """if set, only closed partitions are compacted: partitions whose day or hour ended at least this long
-    ago, such as ``1h``, or before the watermark of the table's flows: ``watermark``; by default, all
-    partitions are compacted"""
 
     vacuum: Flag | None = None
     """whether ``headrace maintain`` and continuous runs delete old files; by default ``true``"""
@@ -384,10 +370,6 @@ class Overridable(_Part):
 
     maintenance: MaintenanceSpec = Field(default_factory=MaintenanceSpec)
     """when tables are compacted, and how long old files and commits are kept"""
-
-    readers: list[Literal["delta-rs", "duckdb", "polars"]] = Field(default_factory=list)
-    """engines other than Spark that read the tables: ``delta-rs``, ``duckdb``, ``polars``; `headrace plan`
-    warns if a table has a feature that one of these engines cannot read"""
 
     consumer_groups: Flag = True
     """whether flows publish their offsets to the broker, for Kafka's tools"""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
 from headrace.errors import ReaderLagsError, RetentionTooShortError
-from headrace.maintain.dataset_tables import DatasetTable, closed_before, load_maintenance, record_maintenance
+from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, record_maintenance
 from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
 from headrace.maintain.vacuum import (
     LogPlan,
@@ -140,71 +140,42 @@ def small_files(snapshot: TableSnapshot, policy: TablePolicy) -> Counter[Partiti
     return Counter(one.partition for one in snapshot.files if one.size < below)
 
 
-def choose_closed_partitions(
-    snapshot: TableSnapshot, policy: TablePolicy
-) -> tuple[Mapping[str, str | None], ...] | None:
-    """The partitions that `headrace maintain` compacts; empty for all, ``None`` if none needs it."""
-    if policy.closed_partitions is None or not snapshot.partition_columns:
-        return ()
-    if has_renamed_partitions(snapshot) or not foldable_files(snapshot, policy).number:
-        return None
-    return choose_partitions(snapshot, policy, most=len(snapshot.files))
-
-
 def has_renamed_partitions(snapshot: TableSnapshot) -> bool:
     """Whether the log has other names for the partition columns than a query: column mapping is on."""
     return bool(snapshot.partition_columns) and "columnMapping" in snapshot.features
 
 
-def _closed_files(snapshot: TableSnapshot, policy: TablePolicy) -> TableSnapshot:
-    """The snapshot with only the files of closed partitions, if the policy compacts only these."""
-    if policy.closed_partitions is None or not snapshot.partition_columns:
-        return snapshot
-    is_closed = closed_before(policy.closed_partitions)
-    return replace(snapshot, files=tuple(one for one in snapshot.files if is_closed(one.partition)))
-
-
 def foldable_files(snapshot: TableSnapshot, policy: TablePolicy) -> FoldableFiles:
     """The effect that a compaction of a table would have."""
-    return count_foldable(_closed_files(snapshot, policy).files, policy)
+    return count_foldable(snapshot.files, policy)
 
 
 def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
     foldable = foldable_files(snapshot, policy)
-    if policy.closed_partitions is not None and snapshot.partition_columns:
-        # A closed partition gets no more files, so it is compacted however few files it has.
-        return foldable.number > 0 and not has_renamed_partitions(snapshot)
     wanted = foldable.wanted_commits(policy)
     return wanted is not None and commits_since_compaction(table, snapshot.version, wanted) >= wanted
 
 
-def choose_partitions(
-    snapshot: TableSnapshot, policy: TablePolicy, most: int = _PARTITIONS
-) -> tuple[Mapping[str, str | None], ...]:
-    """The partitions that a compaction rewrites: those with the most small files. `most`: the maximum number
-    of partitions; the default is for compactions between two batches. Returns the partition values of each;
-    empty for all partitions."""
-    snapshot, all_files = _closed_files(snapshot, policy), snapshot.files
+def choose_partitions(snapshot: TableSnapshot, policy: TablePolicy) -> tuple[Mapping[str, str | None], ...]:
+    """The partitions that a compaction in a run rewrites: those with the most small files. Returns the
+    partition values of each; empty for all partitions."""
     if not snapshot.partition_columns or has_renamed_partitions(snapshot):
         return ()
     masked = {one.partition for one in snapshot.files if is_mostly_deleted(one, policy)}
     small = small_files(snapshot, policy)
     needy = [one for one in small if small[one] > 1] + [one for one in masked if small[one] <= 1]
     needy.sort(key=lambda one: small[one], reverse=True)
-    every = {one.partition for one in all_files}
-    return () if len(needy) == len(every) <= most else tuple(map(dict, needy[:most]))
+    every = {one.partition for one in snapshot.files}
+    return () if len(needy) == len(every) <= _PARTITIONS else tuple(map(dict, needy[:_PARTITIONS]))
 
 
 def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
     """Whether `headrace maintain` orders the rows of a table.
 
     This is the case if they have never been ordered by these columns, or if `small_files` commits (or
-    `commits`, if these are fewer) have changed rows since then. Closed partitions are ordered when they are
-    compacted.
+    `commits`, if these are fewer) have changed rows since then.
     """
     if not policy.z_order or not policy.compact or not snapshot.files or _CLUSTERING in snapshot.domains:
-        return False
-    if policy.closed_partitions is not None and snapshot.partition_columns:
         return False
     last = load_maintenance(storage, table).get("ordered", {})
     if (last.get("table_id"), last.get("columns")) != (snapshot.table_id, list(policy.z_order)):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal, assert_never
 
 from headrace.errors import HeadraceError
-from headrace.maintain.checkpoints import watermark_ms
-from headrace.model.maintenance import WATERMARK, MaintenanceSettings, TablePolicy, Watermark
+from headrace.model.maintenance import MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
-from headrace.state.identity import generations
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, load_checksum, newest_version
@@ -21,12 +18,6 @@ from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 Role = Literal["table", "quarantine", "tombstones"]
 _SECONDARY: tuple[Role, ...] = ("quarantine", "tombstones")
 Care = Literal["compacted", "ordered", "vacuumed", "erased", "log", "log_look", "vacuum_look"]
-_DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
-_TIME = re.compile(
-    r"(\d{4})-(\d{1,2})(?:-(\d{1,2})(?:[ T_-](\d{1,2})(?::?(\d{2})(?::?(\d{2})[.\d]*)?)?Z?)?)?"
-)
-_PARTS = ("year", "month", "day", "hour")
-Partition = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True)
@@ -91,97 +82,6 @@ def load_maintenance(storage: Storage, table: TableName, role: Role = "table") -
     return held if isinstance(held, dict) else {}
 
 
-def with_watermark(policy: TablePolicy, storage: Storage, table: TableName) -> TablePolicy:
-    """The policy of a table, with the time since the watermark of its flows if only partitions that ended
-    before it are closed. Without a watermark, or if one of the flows has none, no partition is closed."""
-    if policy.closed_partitions != WATERMARK:
-        return policy
-    watermark = load_watermark(storage, table)
-    if watermark is None:
-        return policy
-    return replace(policy, closed_partitions=(datetime.now(UTC) - watermark).total_seconds())
-
-
-def load_watermark(storage: Storage, table: TableName) -> datetime | None:
-    """The watermark that all flows of a table have reached; ``None`` if one of them has none."""
-    found: list[int | None] = []
-    for flow in storage.checkpoints(table).list_folders():
-        if known := generations(storage.checkpoints(table) / flow):
-            found.append(watermark_ms(known[-1]))
-    reached = [one for one in found if one is not None]
-    if not reached or len(reached) < len(found):
-        return None
-    return datetime.fromtimestamp(min(reached) / 1000, UTC)
-
-
-def closed_before(closed: float | Watermark, now: datetime | None = None) -> Callable[[Partition], bool]:
-    """Returns a function that tells whether a partition ended at least so many seconds ago. `closed`: the
-    seconds; `WATERMARK` if the flow has no watermark, and then the answer is always no."""
-    if closed == WATERMARK:
-        return lambda _: False
-    limit = (now or datetime.now(UTC)) - timedelta(seconds=closed)
-
-    def is_closed(partition: Partition) -> bool:
-        end = partition_end(dict(partition))
-        return end is not None and end <= limit
-
-    return is_closed
-
-
-def partition_end(values: Mapping[str, str | None]) -> datetime | None:
-    """The end of a partition in UTC; ``None`` if its values have no time.
-
-    Times are recognised in columns with dates (``2026-11-20``), months (``2026-11``), hours
-    (``2026-11-20 14`` or a timestamp), and in columns called year, month, day and hour, also beside a date.
-    A partition with several such columns ends at the latest of their ends.
-    """
-    ends = [end for value in values.values() if (end := _end_of(value)) is not None]
-    named = {name.lower(): value for name, value in values.items()}
-    hour = _number(named.get("hour"))
-    if hour is not None and len(ends) == 1 and ends[0][1] == _DAY:
-        return ends[0][0] - _DAY + (hour + 1) * _HOUR
-    if ends:
-        return max(end for end, _ in ends)
-    numbers = [_number(named.get(one)) for one in _PARTS]
-    given = numbers[: numbers.index(None)] if None in numbers else numbers
-    return _end([one for one in given if one is not None]) if given else None
-
-
-def _end_of(value: str | None) -> tuple[datetime, timedelta] | None:
-    """The end of the period that a value names, and the length of the period."""
-    found = _TIME.fullmatch(value or "")
-    if found is None:
-        return None
-    numbers = [int(one) for one in found.groups()[:4] if one is not None]
-    # A column truncated to days has timestamps at midnight, which mean the whole day.
-    if len(numbers) == 4 and numbers[3] == 0 and found[5] is not None:
-        numbers.pop()
-    end = _end(numbers)
-    return None if end is None else (end, {2: timedelta(days=28), 3: _DAY}.get(len(numbers), _HOUR))
-
-
-def _end(numbers: list[int]) -> datetime | None:
-    """The end of a year, a month, a day or an hour."""
-    try:
-        match numbers:
-            case [year]:
-                return datetime(year + 1, 1, 1, tzinfo=UTC)
-            case [year, month]:
-                return datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
-            case [year, month, day]:
-                return datetime(year, month, day, tzinfo=UTC) + _DAY
-            case [year, month, day, hour]:
-                return datetime(year, month, day, hour, tzinfo=UTC) + _HOUR
-            case _:
-                return None
-    except (ValueError, OverflowError):
-        return None
-
-
-def _number(value: str | None) -> int | None:
-    return int(value) if value is not None and value.isdecimal() else None
-
-
 def load_policy(
     storage: Storage, maintenance: MaintenanceSettings, target: DatasetTable, snapshot: TableSnapshot
 ) -> TablePolicy:
@@ -190,7 +90,7 @@ def load_policy(
     properties = snapshot.properties
     if not is_own:
         _, properties = load_metadata(storage.table(name), newest_version(storage.table(name)))
-    policy = with_watermark(maintenance.of(name, properties), storage, name)
+    policy = maintenance.of(name, properties)
     return policy if is_own else policy.for_secondary_tables
 
 

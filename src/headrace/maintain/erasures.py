@@ -252,8 +252,6 @@ def _continues(holder: Holder, version: int, since: int | None) -> bool:
             return first >= version or (since is not None and since <= first)
         case "flow":
             return holder.first_commit > version
-        case "reader":
-            return holder.version > version
         case "pin" | "ledger":
             return holder.version >= version
 
@@ -277,7 +275,5 @@ def _release(holder: Holder, table: str) -> str:
             return "headrace run"
         case "pin":
             return f"headrace pin {table} --version {holder.version} --remove"
-        case "reader":
-            return f"headrace pin {table} --reader {holder.name}"
         case "ledger":
             return f"headrace maintain {table}"

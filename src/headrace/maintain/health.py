@@ -16,11 +16,10 @@ from headrace.maintain.dataset_tables import (
     load_maintenance,
     load_metadata,
     load_policy,
-    partition_end,
     secondary_tables,
 )
-from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds, load_readers
-from headrace.model.maintenance import WATERMARK, MaintenanceSettings, TablePolicy
+from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
+from headrace.model.maintenance import MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
 from headrace.model.texts import DAY_S, counted, duration_text
 from headrace.storage.layout import Storage
@@ -31,33 +30,28 @@ from headrace.storage.table_snapshot import load_snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class LaggingReader:
-    """A reader that has not read commits of a table for a long time."""
+    """A flow that has not read commits of a table for a long time."""
 
     table: TableName
-    reader: Holder  # the flow, or the registered reader of another system
+    reader: Holder
     lag_s: float
     until: datetime
     is_refused: bool  # whether a vacuum fails then; else the commits can be deleted
 
     @property
     def text(self) -> str:
-        """The warning for one reader: its lag, and the date of the consequence."""
+        """The warning for one flow: its lag, and the date of the consequence."""
         past = self.until <= datetime.now(UTC)
         at = f"{self.until:%Y-%m-%d %H:%M} UTC"
         when = f"since {at}" if past else f"from {at} on"
-        kept = "Delta may delete these commits"
-        if self.reader.kind == "reader":
-            kept = "these commits are not kept for it"
-        what = "a vacuum fails" if self.is_refused else kept
+        what = "a vacuum fails" if self.is_refused else "Delta may delete these commits"
         late = f"{self.reader} has not read commits of {self.table.short} for {duration_text(self.lag_s)}"
         return f"{late}; {when}, {what}"
 
     @property
     def command(self) -> str:
-        """The command that reads the commits, or records that they were read."""
-        if self.reader.kind == "flow":
-            return "headrace run"
-        return f"headrace pin {self.table.short} --reader {self.reader.name}"
+        """The command that reads the commits."""
+        return "headrace run"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -73,40 +67,35 @@ class LaggingReader:
 def lagging_readers(
     name: TableName, table: Location, commits: Sequence[int], holders: Iterable[Holder], policy: TablePolicy
 ) -> Iterator[LaggingReader]:
-    """The readers of a table that lag by a day, or by half of their limit if it is below two days."""
+    """The flows that read a table and lag by a day, or by half of their limit if it is below two days."""
     now = datetime.now(UTC)
+    limit = min(policy.reader_lag_s, float("inf") if policy.cleans_log else policy.log_retention_s)
     for holder in holders:
         lag = lag_seconds(holder, table, commits, now)
-        if holder.kind == "reader":
-            limit = holder.limit_s or 0.0
-        else:
-            limit = min(policy.reader_lag_s, float("inf") if policy.cleans_log else policy.log_retention_s)
         if lag is not None and lag >= min(DAY_S, limit / 2):
             yield LaggingReader(
                 table=name,
                 reader=holder,
                 lag_s=lag,
                 until=now + timedelta(seconds=limit - lag),
-                is_refused=holder.kind == "flow" and policy.cleans_log,
+                is_refused=policy.cleans_log,
             )
 
 
 def find_lagging(storage: Storage, maintenance: MaintenanceSettings) -> Iterator[LaggingReader]:
-    """The readers of all tables of a storage that lag; reads one small file of each table and each flow."""
+    """The flows of a storage that lag; reads one small file of each table and each flow."""
     read = find_read_tables(storage)
-    for name in storage.find_tables():
+    for name in storage.find_tables() if read else ():
         path = storage.table(name)
         try:
-            if not (read or load_readers(storage, name)):
-                continue
             commits = versions(path)
             table_id, properties = load_metadata(path, commits[-1])
-            if table_id in read or load_readers(storage, name):
+            if table_id in read:
                 policy = maintenance.of(name, properties)
                 holders = find_holders(storage, name, table_id)
                 yield from lagging_readers(name, path, commits, holders, policy)
         except (HeadraceError, OSError, ValueError, LookupError):
-            # `status --tables` reports a log, or a file of readers, that cannot be read.
+            # `status --tables` reports a log that cannot be read.
             continue
 
 
@@ -243,14 +232,6 @@ def _remarks(storage: Storage, name: TableName, condition: TableCondition) -> It
     if is_ordering_due(storage, name, condition.snapshot, policy):
         text = f"new rows are not ordered by {', '.join(policy.z_order)} yet"
         yield Remark(text=text, command=f"{maintain} --only optimize")
-    files = condition.snapshot.files if policy.closed_partitions is not None else ()
-    if files and not condition.snapshot.partition_columns:
-        yield Remark(text="`closed_partitions` has no effect: the table has no partitions")
-    elif files and not any(partition_end(dict(one.partition)) for one in files):
-        yield Remark(text="`closed_partitions` prevents compaction: no partition has a date or an hour")
-    elif files and policy.closed_partitions == WATERMARK:
-        text = "`closed_partitions: watermark` prevents compaction: a flow of the table has no watermark"
-        yield Remark(text=text)
     if policy.compact and condition.needs_compaction:
         text = f"a compaction would save {condition.foldable:,} files"
         yield Remark(text=text, command=f"{maintain} --only optimize")

@@ -1,16 +1,13 @@
-"""What needs old versions of a table: flows that read it, pinned versions, registered readers of other
-systems, and the ledger.
-"""
+"""What needs old versions of a table: flows that read it, pinned versions, and the ledger."""
 
 from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from headrace.errors import HeadraceError, PinInvalidError
 from headrace.maintain.dataset_tables import DatasetTable, Role
@@ -23,7 +20,6 @@ from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import committed_ms, follow_commits, readable_commit, versions
 
-Kept = TypeVar("Kept")
 UNKNOWN = -1
 
 
@@ -39,54 +35,39 @@ class Pin:
         return {"dataset": str(self.table), "version": self.version, "until": self.until.isoformat()}
 
 
-def _load(
-    file: Location,
-    table: TableName,
-    what: str,
-    key: str,
-    again: Callable[[str], str],
-    read: Callable[[Any], Kept],
-) -> list[Kept]:
-    """The entries of a file; none if the file does not exist.
-
-    Args:
-        key: The field that names an entry.
-        again: The command that makes an entry again, by its name.
-    """
+def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -> tuple[Pin, ...]:
+    """The pins of a table that have not ended, by version."""
+    file = storage.pins(table)
     try:
-        return [read(one) for one in file.read_json()]
+        found = [
+            Pin(table=table, version=int(one["version"]), until=datetime.fromisoformat(one["until"]))
+            for one in file.read_json()
+        ]
     except FileNotFoundError:
-        return []
+        return ()
     except (ValueError, KeyError, TypeError) as error:
-        named = re.findall(rf'"{key}":\s*"?([\w.-]+)', file.read_bytes().decode(errors="replace"))
-        raise PinInvalidError(
-            f"the file with the {what} of {table.short} is damaged: {file}",
-            facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
-            remedies=(
-                f"delete the file:   {file.remove_command}",
-                *(f"and add its entry again:   {again(name)}" for name in dict.fromkeys(named)),
-                *([] if named else ["and add its entries again, as in the examples:   headrace pin --help"]),
-            ),
-            params={"dataset": str(table), "path": str(file)},
-        ) from error
+        raise _damaged(table, file, error) from error
+    at = now or datetime.now(UTC)
+    return tuple(sorted((one for one in found if one.until > at), key=lambda one: one.version))
+
+
+def _damaged(table: TableName, file: Location, error: Exception) -> PinInvalidError:
+    named = re.findall(r'"version":\s*(\d+)', file.read_bytes().decode(errors="replace"))
+    again = [f"headrace pin {table.short} --version {one} --for 30d" for one in dict.fromkeys(named)]
+    return PinInvalidError(
+        f"the file with the pins of {table.short} is damaged: {file}",
+        facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
+        remedies=(
+            f"delete the file:   {file.remove_command}",
+            *(f"and add its pin again:   {one}" for one in again),
+            *([] if named else ["and add its pins again, as in the examples:   headrace pin --help"]),
+        ),
+        params={"dataset": str(table), "path": str(file)},
+    )
 
 
 def _replace(file: Location, is_kept: Callable[[Any], bool], *added: Mapping[str, Any]) -> None:
     file.update_json(lambda held: [*filter(is_kept, held or ()), *added])
-
-
-def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -> tuple[Pin, ...]:
-    """The pins of a table that have not ended, by version."""
-
-    def read(one: Any) -> Pin:
-        return Pin(table=table, version=int(one["version"]), until=datetime.fromisoformat(one["until"]))
-
-    def again(version: str) -> str:
-        return f"headrace pin {table.short} --version {version} --for 30d"
-
-    found = _load(storage.pins(table), table, "pins", "version", again, read)
-    at = now or datetime.now(UTC)
-    return tuple(sorted((one for one in found if one.until > at), key=lambda one: one.version))
 
 
 def add_pin(storage: Storage, pin: Pin) -> None:
@@ -105,63 +86,18 @@ def remove_pins(storage: Storage, table: TableName, version: int | None) -> tupl
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegisteredReader:
-    table: TableName
-    name: str
-    version: int
-    max_lag_s: float  # seconds after which commits are no longer kept for the reader
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "dataset": str(self.table),
-            "reader": self.name,
-            "version": self.version,
-            "max_lag_s": self.max_lag_s,
-        }
-
-
-def load_readers(storage: Storage, table: TableName) -> tuple[RegisteredReader, ...]:
-
-    def read(one: Any) -> RegisteredReader:
-        version, max_lag_s = int(one["version"]), float(one["max_lag_s"])
-        return RegisteredReader(table=table, name=str(one["reader"]), version=version, max_lag_s=max_lag_s)
-
-    def again(name: str) -> str:
-        return f"headrace pin {table.short} --reader {name} --max-lag 7d"
-
-    found = _load(storage.registered_readers(table), table, "registered readers", "reader", again, read)
-    return tuple(sorted(found, key=lambda one: one.name))
-
-
-def add_reader(storage: Storage, reader: RegisteredReader) -> None:
-    """Register a reader, or replace its entry."""
-    load_readers(storage, reader.table)
-    file = storage.registered_readers(reader.table)
-    _replace(file, lambda one: one["reader"] != reader.name, reader.to_json())
-
-
-def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[RegisteredReader, ...]:
-    removed = tuple(one for one in load_readers(storage, table) if one.name == name)
-    if removed:
-        _replace(storage.registered_readers(table), lambda one: one["reader"] != name)
-    return removed
-
-
-@dataclass(frozen=True, kw_only=True)
 class Holder:
     """Needs the files and the log of a table from a version on. `kind`: a flow that reads the table, a pinned
-    version, a registered reader of another system, or the ledger of a flow that writes it."""
+    version, or the ledger of a flow that writes it."""
 
-    kind: Literal["flow", "pin", "reader", "ledger"]
-    name: str  # the name of the flow or reader, or the end of the pin
+    kind: Literal["flow", "pin", "ledger"]
+    name: str  # the name of the flow, or the end of the pin
     version: int  # the version; `UNKNOWN` if it is not known
     first_unread: int | None = None  # the first version that it has not read yet; ``None`` for a pin
     reads_all: bool = False  # whether it needs all files of the version, and not only those of later commits
     log_version: int | None = None  # the first commit that it needs, if this is not the version
     skips_erasures: bool = False  # whether it skips commits that only delete rows
     plans_snapshot: bool = False  # whether Spark plans again the snapshot with which it started
-    limit_s: float | None = None  # the maximum lag of a registered reader
-    passed: bool = False  # whether it lags by more than this: versions that it has not read are then not kept
 
     def __str__(self) -> str:
         match self.kind:
@@ -169,8 +105,6 @@ class Holder:
                 return f"flow {self.name}"
             case "pin":
                 return f"the pin of version {self.version} until {self.name}"
-            case "reader":
-                return f"reader {self.name}"
             case "ledger":
                 return f"the ledger of flow {self.name}"
 
@@ -194,8 +128,7 @@ def find_holders(
         Holder(kind="pin", name=f"{one.until:%Y-%m-%d}", version=one.version, reads_all=True)
         for one in load_pins(storage, table)
     )
-    registered = _registered_readers(storage, table)
-    return (*_readers(storage, table_id, path), *pins, *registered, *_ledgers(storage, table, table_id))
+    return (*_readers(storage, table_id, path), *pins, *_ledgers(storage, table, table_id))
 
 
 def find_read_tables(storage: Storage) -> frozenset[str]:
@@ -211,8 +144,8 @@ def find_read_tables(storage: Storage) -> frozenset[str]:
 
 
 def lag_seconds(holder: Holder, table: Location, commits: Iterable[int], now: datetime) -> float | None:
-    """The age of the oldest rows that a reader has not read, in seconds; ``None`` if it has read all."""
-    if holder.kind not in ("flow", "reader"):
+    """The age of the oldest rows that a flow has not read, in seconds; ``None`` if it has read all."""
+    if holder.kind != "flow":
         return None
     for version in commits:
         if version >= (holder.first_unread or 0) and _is_read_by(holder, table, version):
@@ -223,29 +156,6 @@ def lag_seconds(holder: Holder, table: Location, commits: Iterable[int], now: da
 def _is_read_by(holder: Holder, table: Location, version: int) -> bool:
     commit = readable_commit(table, version)
     return commit is None or (commit.adds_rows if holder.skips_erasures else commit.changes_data)
-
-
-def _registered_readers(storage: Storage, table: TableName) -> Iterator[Holder]:
-    """The registered readers; each needs the versions since its last read, up to its maximum lag."""
-    readers = load_readers(storage, table)
-    if not readers:
-        return
-    path = storage.table(table)
-    held, now_s = versions(path), datetime.now(UTC).timestamp()
-    for one in readers:
-        since_ms = (now_s - one.max_lag_s) * 1000
-        recent = bisect_left(held, True, key=lambda at: committed_ms(path, at) >= since_ms)
-        # The newest version when the time of the maximum lag began.
-        oldest = held[max(recent - 1, 0)] if held else 0
-        yield Holder(
-            kind="reader",
-            name=one.name,
-            version=max(one.version, oldest) + 1,
-            first_unread=one.version + 1,
-            reads_all=True,
-            limit_s=one.max_lag_s,
-            passed=oldest > one.version,
-        )
 
 
 def _readers(storage: Storage, table_id: str, table: Location) -> Iterator[Holder]:

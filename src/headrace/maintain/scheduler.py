@@ -29,7 +29,6 @@ from headrace.maintain.dataset_tables import (
     load_policy,
     record_maintenance,
     secondary_tables,
-    with_watermark,
 )
 from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
@@ -61,8 +60,6 @@ _POLL_S = 1.0
 """How often the thread looks for due vacuums."""
 _TURN_S = 60.0
 """How long a compaction that needs a pause between two batches waits for the end of the current batch."""
-_CLOSED_LOOK_S = 300.0
-"""How often a table is checked for newly closed partitions."""
 _VACUUM_LOOK_S = 60.0
 """The maximum time between two checks whether the vacuum of a table is due."""
 _KEYS = "headrace.keys"
@@ -78,7 +75,6 @@ class _Table:
     cleaned_s: float = float("-inf")
     wanted: int = TablePolicy.small_files  # the number of small files for which it is compacted
     log_retention_s: float = TablePolicy.log_retention_s
-    closed_look_s: float = float("inf")  # when the table is next checked for newly closed partitions
     vacuum_look_s: float = 0.0
     turns: Turns = field(default_factory=Turns)  # keeps batches and compactions apart
 
@@ -115,8 +111,7 @@ class MaintenanceScheduler:
     """The thread, and the compactions at the end of a triggered update, use the same session."""
 
     def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
-        name, settings = table_name(table), self.settings
-        return with_watermark(settings.maintenance.of(name, properties), settings.storage, name)
+        return self.settings.maintenance.of(table_name(table), properties)
 
     def watch(self, table: Location) -> None:
         """Maintain a table from now on, even before its next commit."""
@@ -201,7 +196,7 @@ class MaintenanceScheduler:
         for table, known in list(self._tables.items()):
             if self._is_ending():
                 return
-            if known.has_new_commits or time.monotonic() >= known.closed_look_s:
+            if known.has_new_commits:
                 self._look(table, known, concurrently=known.concurrently)
             if time.monotonic() >= known.vacuum_look_s:
                 self._vacuum_if_due(table, known)
@@ -220,17 +215,17 @@ class MaintenanceScheduler:
             policy = self.policy(table, properties or {})
             known.wanted = min(policy.small_files, policy.commits or policy.small_files)
             known.log_retention_s = policy.log_retention_s
-            if policy.closed_partitions is not None:
-                known.closed_look_s = time.monotonic() + _CLOSED_LOOK_S
             cleans = self._is_log_due(table, known)
-            is_timed = known.closed_look_s < float("inf")
             is_grown = files is None or files >= known.floor + known.wanted or deleted > known.deleted
-            if not (is_grown or cleans or is_timed):
+            if not (is_grown or cleans):
                 return
             snapshot = load_snapshot(table)
             policy = self.policy(table, snapshot.properties)
-            if policy.compact and policy.auto and is_compaction_due(table, snapshot, policy):
-                self._compact_in_turn(table, known, snapshot, policy, concurrently=concurrently)
+            # Tables with keys are compacted by their flows.
+            is_ours = concurrently and _KEYS not in snapshot.properties
+            is_wanted = policy.compact and policy.auto and is_ours
+            if is_wanted and is_compaction_due(table, snapshot, policy):
+                self._compact(DatasetTable(table_name(table)), table, snapshot, policy)
             known.floor = len(snapshot.files) - foldable_files(snapshot, policy).number
             known.deleted = sum(one.deleted for one in snapshot.files)
             if cleans and policy.cleans_log:
@@ -258,28 +253,6 @@ class MaintenanceScheduler:
             return False
         record_maintenance(storage, name, "log_look", {})
         return True
-
-    def _compact_in_turn(
-        self,
-        table: Location,
-        known: _Table,
-        snapshot: TableSnapshot,
-        policy: TablePolicy,
-        *,
-        concurrently: bool,
-    ) -> None:
-        """Compact a table while its flow runs.
-
-        A table with keys is compacted here only if `closed_partitions` is set, between two batches.
-        """
-        target = DatasetTable(table_name(table))
-        if _KEYS not in snapshot.properties:
-            if concurrently:
-                self._compact(target, table, snapshot, policy)
-        elif policy.closed_partitions is not None and snapshot.partition_columns:
-            with known.turns.compaction(_TURN_S, self._is_ending) as is_free:
-                if is_free:
-                    self._compact(target, table, snapshot, policy)
 
     def _compact(
         self, target: DatasetTable, table: Location, snapshot: TableSnapshot, policy: TablePolicy

@@ -37,15 +37,13 @@ class StoredFile:
 
 @dataclass(frozen=True, kw_only=True)
 class VacuumPlan:
-    """What a vacuum deletes. `passed`: the registered readers that lag by more than their limit: older files
-    are not kept for them."""
+    """What a vacuum deletes."""
 
     kept_since: datetime  # files that were removed from the table before this time can be deleted
     readable_from: int = 0  # the oldest version that has all its files afterwards
     expired: tuple[StoredFile, ...] = ()
     held: tuple[StoredFile, ...] = ()  # the files that it would delete, if nothing but the time counted
     holders: tuple[Holder, ...] = ()
-    passed: tuple[Holder, ...] = ()
 
     @property
     def expired_bytes(self) -> int:
@@ -64,7 +62,6 @@ class VacuumPlan:
             "held_files": len(self.held),
             "held_bytes": self.held_bytes,
             "held_by": [one.to_json() for one in self.holders],
-            "passed_readers": [one.name for one in self.passed],
         }
 
 
@@ -130,7 +127,6 @@ def plan_vacuum(
         expired=expired,
         held=tuple(old[path] for path in kept),
         holders=tuple(one for one in holding if kept and one.version <= last),
-        passed=tuple(one for one in holding if one.passed),
     )
 
 

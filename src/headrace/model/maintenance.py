@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from headrace.model.names import TableName
 from headrace.model.texts import DAY_S, seconds_or_none
@@ -22,9 +22,6 @@ TARGET_SIZE: Final = "delta.targetFileSize"
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
-
-Watermark = Literal["watermark"]
-WATERMARK: Final[Watermark] = "watermark"
 
 SAFE_RETENTION_S: Final = 7 * DAY_S
 """Readers and writers that Headrace does not know are expected to end within this time."""
@@ -51,10 +48,6 @@ class TablePolicy:
     target_file_size: int | None = None
     deleted_ratio: float = 0.5  # files are rewritten if deletion vectors hide a larger part of their rows
     z_order: tuple[str, ...] = ()  # the columns by which ``headrace maintain`` orders rows when it compacts
-    # Only partitions whose day or hour ended at least so many seconds ago are compacted, each as soon as this
-    # reduces its number of files; with `WATERMARK`, partitions that ended before the watermark of the table's
-    # flows; `None` compacts all partitions.
-    closed_partitions: float | Watermark | None = None
     vacuum: bool = True  # whether old files are deleted
     vacuum_every_s: float = DAY_S  # the time between two vacuums in a continuous run
     retention_s: float = SAFE_RETENTION_S  # how long files are kept that are no longer part of the table
@@ -69,7 +62,7 @@ class TablePolicy:
         """The policy for quarantine and tombstone tables, without the keys that are only for the table.
         Neither `verify` nor the ledger needs their commits, so these are kept for a week at most."""
         kept_s = min(self.log_retention_s, _SECONDARY_LOG_S)
-        only = {"z_order": (), "closed_partitions": None, "commits": None}
+        only = {"z_order": (), "commits": None}
         return self.with_values({**only, "cleans_log": True, "log_retention_s": kept_s})
 
     def target_bytes(self, table_bytes: int) -> int:

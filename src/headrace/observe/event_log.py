@@ -67,6 +67,8 @@ class EventLog:
         self._damaged: dict[TableName, datetime] = {}
         self._next_look = 0.0  # when the log of these tables is read again
         self._pauses: dict[str, tuple[TableName, float]] = {}
+        self._is_urgent = False
+        """Whether an error waits, which a process that is killed would not write."""
         self._is_closing = False
         self._closing_until = 0.0
         self._is_failing = False
@@ -80,6 +82,7 @@ class EventLog:
                 self._unchecked.setdefault(event.dataset, event.at - timedelta(minutes=1))
             else:
                 self._lost += 1
+            self._is_urgent |= event.severity == "ERROR"
             self._condition.notify()
 
     def __enter__(self) -> EventLog:
@@ -106,7 +109,7 @@ class EventLog:
                 self._condition.wait_for(
                     lambda: self._waiting or self._rows or self._unchecked or self._is_closing, _IDLE_S
                 )
-                is_last = self._is_closing
+                is_last, self._is_urgent = self._is_closing, False
             began = time.monotonic()
             try:
                 appends += self._append()
@@ -127,7 +130,7 @@ class EventLog:
                 continue
             with self._condition:
                 rest_s = pause_s - (time.monotonic() - began)
-                self._condition.wait_for(lambda: self._is_closing, max(rest_s, 0))
+                self._condition.wait_for(lambda: self._is_closing or self._is_urgent, max(rest_s, 0))
 
     def _report(self, error: Exception | None) -> None:
         """Warn once when the log cannot be written, and once when it can be written again."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from headrace.contracts.expectations import with_checks
@@ -28,15 +26,13 @@ from headrace.model.declarations import (
 from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.model.queries import Query
 from headrace.plan.catalog import isolated_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
-from headrace.plan.names import label_of
-from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
+from headrace.plan.properties import check_delta_properties, coordinates_of, table_properties
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_checks import find_wrong_settings
@@ -53,9 +49,6 @@ from headrace.plan.stages import (
 from headrace.plan.validate import check_declarations, raise_all
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sources.files.options import FORMAT_OPTION
-from headrace.sources.files.reader import PARSED_FORMATS
-from headrace.syntax.bindings import ReboundGlobal, find_rebound
 
 
 def build_plan(
@@ -166,11 +159,6 @@ def _assemble(resolver: Resolver) -> Plan:
         for planned in refreshes
     ]
     temporary = [one for one in declarations.datasets if isinstance(one, TemporaryView)]
-    # The queries with their plans, by the names that messages use.
-    queries: dict[str, tuple[Query, LogicalPlan]] = {
-        label_of(flow): (flow.query, resolver.flows[flow.name].plan) for flow in declarations.flows
-    }
-    queries |= {one.name.short: (one.query, resolver.views[one.name].plan) for one in temporary}
     return Plan(
         project=settings,
         datasets=declarations.datasets,
@@ -181,9 +169,6 @@ def _assemble(resolver: Resolver) -> Plan:
             *declarations.notes,
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
-            *_rebound_globals(queries, settings.root),
-            *_permissive(queries),
-            *find_unreadable([*opens, *refresh_stages], settings),
         ),
     )
 
@@ -328,69 +313,3 @@ def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], st
         through=resolved.views,
         sources=planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, view.location),
     )
-
-
-_PARSER = re.compile(r"\bfrom_(?:json|csv|xml)\((?=(?:StructField|ArrayType|MapType|VariantType)\b)")
-"""A parsing function as Spark prints it: the schema first, then the options, then the column."""
-_MODE = re.compile(r"\(mode,", re.IGNORECASE)
-
-
-def _rebound_globals(queries: Mapping[str, tuple[Query, LogicalPlan]], root: Path) -> Iterator[Note]:
-    """One warning for each helper and global, however many queries call the helper."""
-    found: dict[ReboundGlobal, list[str]] = {}
-    for name, (query, _) in queries.items():
-        for rebound in find_rebound(query, root):
-            found.setdefault(rebound, []).append(name)
-    for rebound, names in found.items():
-        yield Note(
-            level="warning",
-            text=f"`{rebound.helper}`, which the query of {_listed(names)} calls, reads the global "
-            f"`{rebound.name}`; it was assigned again after the query was declared, and the helper sees "
-            "the last value",
-            location=rebound.location or queries[names[0]][0].location,
-            remedy=f"pass `{rebound.name}` to `{rebound.helper}` as an argument",
-        )
-
-
-def _permissive(queries: Mapping[str, tuple[Query, LogicalPlan]]) -> Iterator[Note]:
-    """One note for all queries that parse in Spark's default mode."""
-    names = [name for name, (_, plan) in queries.items() if parses_permissively(plan)]
-    if names:
-        yield Note(
-            level="note",
-            text=f"the query of {_listed(names)} parses records in Spark's default mode, PERMISSIVE: a "
-            "malformed record becomes NULL",
-            location=queries[names[0]][0].location,
-            remedy="to stop the flow instead, use hr.parse_json or hr.read_files, or set mode=FAILFAST",
-        )
-
-
-def parses_permissively(plan: LogicalPlan) -> bool:
-    """Whether a query of the user's calls a parsing function, or streams files, without naming a mode."""
-    functions = (_arguments(plan.text, found.end()) for found in _PARSER.finditer(plan.text))
-    if any(not any(map(_MODE.match, arguments)) for arguments in functions):
-        return True
-    return any(
-        leaf.provider in PARSED_FORMATS
-        and FORMAT_OPTION not in leaf.options
-        and "mode" not in {name.lower() for name in leaf.options}
-        for leaf in plan.leaves
-    )
-
-
-def _arguments(text: str, start: int) -> list[str]:
-    """The arguments of a call in the text of a plan, from behind its parenthesis."""
-    arguments, depth = [""], 0
-    for character in text[start:]:
-        depth += (character in "([{") - (character in ")]}")
-        if depth < 0:
-            break
-        if character == "," and depth == 0:
-            arguments.append("")
-        elif character != " " or arguments[-1]:
-            arguments[-1] += character
-    return arguments
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"`{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -17,12 +17,12 @@ from headrace.errors import SecondDriverError, StorageCopyFailedError, StorageCo
 from headrace.model.names import TableName
 from headrace.sources.registry import kind_of
 from headrace.state.identity import FILE, find_checkpoints, load_identity
-from headrace.state.lease import held_leases
+from headrace.state.table_leases import held_leases
 from headrace.storage.guarantee import RECORD, check_guarantee
 from headrace.storage.incomplete import MARKER, check_complete, copy_command, load_source
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate_supported
-from headrace.storage.location import PART_BYTES, Location
+from headrace.storage.location import PART_BYTES, FileState, Location
 
 _LEFT = ("leases/", "care/requests/", "care/answers/", RECORD, MARKER)
 """What belongs to running processes, and to the store."""
@@ -82,18 +82,23 @@ class _Copy:
         files = self._list_source()
         if not files:
             raise self._refused("there is nothing to copy", "check `storage` in headrace.yml")
-        self._mark()
+        is_first = self._mark()
         check_guarantee(target)
-        held = _list(target)
+        held = _sizes(target)
         self._check_mark()
+        if is_first and held.keys() - {RECORD, MARKER}:
+            # Since the first look, another process has copied the storage, or filled the target.
+            (target / MARKER).delete()
+            raise self._refused("the target is not empty")
         target.delete_files(name for name in held if name not in files and name not in (MARKER, RECORD))
-        self._held = {name for name, size in files.items() if held.get(name) == size and _is_data(name)}
+        self._held = {
+            name for name, state in files.items() if held.get(name) == state.size and _is_data(name)
+        }
         copied: dict[str, int] = {}
         # The log of a table comes last: with it, other readers find the table.
         names = sorted(files, key=lambda one: "/_delta_log/" in one)
         with ThreadPoolExecutor(_WORKERS) as pool:
             for start in range(0, len(names), _SLICE):
-                self._check_mark()
                 part = names[start : start + _SLICE]
                 copied |= zip(part, pool.map(self._copy, part), strict=True)
         self._verify(files, copied)
@@ -102,8 +107,9 @@ class _Copy:
         total = {"files": len(copied), "size_bytes": sum(copied.values()), "kept": len(self._held)}
         return {"source": str(source), "target": str(target), **total}
 
-    def _mark(self) -> None:
-        """Mark the target as an incomplete copy by this process, also if another one has begun it."""
+    def _mark(self) -> bool:
+        """Mark the target as an incomplete copy by this process, also if another one has begun it. Returns
+        whether the target had no mark."""
         mark, value = self._target / MARKER, {"headrace": 1, "from": self._source.path, "copier": uuid4().hex}
         try:
             held = mark.read_bytes()
@@ -113,6 +119,7 @@ class _Copy:
         is_ours = held is None or load_source(self._target) == self._source.path
         if not (is_ours and (mark.create(self._marked) if held is None else mark.swap(held, self._marked))):
             raise self._refused("another process copies to it at this moment")
+        return held is None
 
     def _check_mark(self) -> None:
         """Check that no other process has taken the copy over, for example while this machine was asleep."""
@@ -123,7 +130,7 @@ class _Copy:
         if marked != self._marked:
             raise self._failed("another process has gone on with this copy")
 
-    def _list_source(self) -> dict[str, int]:
+    def _list_source(self) -> dict[str, FileState]:
         """The files to copy. Hidden ones are unfinished, or checksums of a local disk."""
         found = _list(self._source).items()
         return {
@@ -132,6 +139,7 @@ class _Copy:
 
     def _copy(self, name: str) -> int:
         """Copy a file; returns its size in the target."""
+        self._check_mark()
         source, target, content = self._source / name, self._target / name, _Content()
         is_identity = name.startswith("checkpoints/") and name.endswith(f"/{FILE}")
         try:
@@ -155,12 +163,12 @@ class _Copy:
         old, new = (json.dumps(f"{root}/")[:-1] for root in (self._source, self._target))
         return BytesIO(file.read_text().replace(old, new).encode())
 
-    def _verify(self, files: Mapping[str, int], copied: Mapping[str, int]) -> None:
+    def _verify(self, files: Mapping[str, FileState], copied: Mapping[str, int]) -> None:
         """Check that the source is still the same, and that the target holds it whole."""
         now = self._list_source()
         if changed := [name for name in {**files, **now} if files.get(name) != now.get(name)]:
             raise self._failed(f"{self._source / changed[0]} has changed while the storage was copied")
-        held = _list(self._target)
+        held = _sizes(self._target)
         if wrong := [name for name, size in copied.items() if held.get(name) != size]:
             raise self._failed(f"{self._target / wrong[0]} does not have the size with which it was written")
 
@@ -213,9 +221,13 @@ def _read(file: Location) -> _Content:
     return content
 
 
-def _list(root: Location) -> dict[str, int]:
-    """The sizes of all files, by their paths in the storage."""
-    return {"/".join(file.below(root)): size for file, size in sorted(root.walk_sizes())}
+def _list(root: Location) -> dict[str, FileState]:
+    """The states of all files, by their paths in the storage."""
+    return {"/".join(file.below(root)): state for file, state in sorted(root.walk_states())}
+
+
+def _sizes(root: Location) -> dict[str, int]:
+    return {name: state.size for name, state in _list(root).items()}
 
 
 def _is_data(name: str) -> bool:

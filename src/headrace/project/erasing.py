@@ -36,7 +36,7 @@ from headrace.sinks.delta.erase import (
     matching_rows,
 )
 from headrace.sinks.delta.tombstones import ROW
-from headrace.state.lease import held_leases
+from headrace.state.table_leases import held_leases
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, versions
 

@@ -88,24 +88,12 @@ def _finding_json(one: Finding) -> dict[str, Any]:
     }
 
 
-def infer_topic(
-    connection: KafkaConnection, topic: str, *, sample: int | None = None, latest_by_key: bool = False
-) -> Inference:
+def infer_topic(connection: KafkaConnection, topic: str, *, sample: int | None = None) -> Inference:
     """Read a topic up to its current end. `sample`: the number of records to read, from stretches that are
     spread evenly over each partition."""
     reader = TopicReader(connection, topic)
     span = reader.find_span("earliest")
     inference = Inference()
-    if latest_by_key:
-        # Two passes keep keys and offsets in memory, and no values.
-        latest: dict[tuple[int, bytes | None], int] = {}
-        for record in reader.read(span):
-            latest[record.partition, record.key] = record.offset
-        wanted = {(partition, offset) for (partition, _), offset in latest.items()}
-        for record in reader.read(span):
-            if (record.partition, record.offset) in wanted:
-                inference.add_json(record.value, (topic, record.partition, record.offset))
-        return inference
     for stretch in [span] if sample is None else choose_stretches(span, sample):
         for record in reader.read(stretch):
             inference.add_json(record.value, (topic, record.partition, record.offset))

@@ -25,7 +25,6 @@ from headrace.maintain.condition import (
     UNUSED,
     TableCondition,
     check_vacuum,
-    choose_closed_partitions,
     examine_table,
     is_ordering_due,
     record_ordering,
@@ -52,8 +51,8 @@ from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.erase import close_erasure
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sources.registry import join_marks
-from headrace.state.lease import held_leases
 from headrace.state.ledger import Ledger
+from headrace.state.table_leases import held_leases
 from headrace.storage.table_log import is_table
 from headrace.storage.table_snapshot import load_snapshot
 
@@ -69,7 +68,7 @@ class MaintenanceOptions:
     dry_run: bool = False  # whether nothing is changed
     retention_s: float | None = None
     allow_short_retention: bool = False  # whether the retention may be below 7 days
-    ignore_readers: Sequence[str] = ()  # the flows and readers for which no files and commits are kept
+    ignore_readers: Sequence[str] = ()  # the flows for which no files and commits are kept
 
     def without(self, steps: Sequence[str]) -> MaintenanceOptions:
         return replace(self, steps=[one for one in self.steps if one not in steps])
@@ -119,9 +118,6 @@ class MaintenanceResult:
                 yield f"{name}  {_replaced_line(one)} removed"
             if after.vacuum.held:
                 yield f"{name}  {_held_line(after)}"
-            if "vacuum" in self.steps:
-                for reader in after.vacuum.passed:
-                    yield f"{name}  {reader} exceeds its maximum lag; older files are not kept for it"
         if self.rest is not None:
             yield from self.rest.lines()
         if self.warning is not None and self.error is None:
@@ -207,7 +203,7 @@ class TableMaintenance:
         holders = [
             one
             for one in find_holders(storage, target.dataset, snapshot.table_id, target.role)
-            if one.kind not in ("flow", "reader") or one.name not in options.ignore_readers
+            if one.kind != "flow" or one.name not in options.ignore_readers
         ]
         return examine_table(path, policy, holders, snapshot)
 
@@ -286,13 +282,11 @@ class TableMaintenance:
         path, began = target.path(storage), time.monotonic()
         if "optimize" in due:
             found = self._examine(target)
-            policy, chosen = found.policy, choose_closed_partitions(found.snapshot, found.policy)
-            if chosen is not None:
-                session = self.engine.session()
-                done = compact_files(session, path, policy, partitions=chosen, z_order=policy.z_order)
-                record_maintenance(storage, name, "compacted", done.to_json(), role)
-                record_ordering(storage, name, found.snapshot, policy)
-                result = replace(result, steps=("optimize",), conflicts=sum(done.conflicts.values()))
+            policy, session = found.policy, self.engine.session()
+            done = compact_files(session, path, policy, z_order=policy.z_order)
+            record_maintenance(storage, name, "compacted", done.to_json(), role)
+            record_ordering(storage, name, found.snapshot, policy)
+            result = replace(result, steps=("optimize",), conflicts=sum(done.conflicts.values()))
         condition = self._examine(target)
         # A compaction may have replaced files that the retention of the command does not keep.
         due = (*due, *(one for one in self._due(target, condition) if one in ("vacuum", "log")))

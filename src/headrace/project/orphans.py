@@ -21,7 +21,7 @@ from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import unregister_table
 from headrace.state.identity import generations, load_identity
-from headrace.state.lease import held_leases
+from headrace.state.table_leases import held_leases
 from headrace.storage.location import Location
 from headrace.storage.table_log import LOG, is_table, load_commit, newest_version
 from headrace.storage.table_snapshot import load_snapshot
@@ -112,8 +112,7 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     if holders:
         readers = [str(one) for one in holders]
         removals = {
-            f"headrace pin {name.short} --remove "
-            + (f"--version {one.version}" if one.kind == "pin" else f"--reader {one.name}")
+            f"headrace pin {name.short} --remove --version {one.version}"
             for one in holders
             if one.kind != "flow"
         }
@@ -198,8 +197,7 @@ def remove_orphaned(
             unregister_table(session(), name, storage.table(name))
         for one in (DatasetTable(name), DatasetTable(name, "quarantine"), DatasetTable(name, "tombstones")):
             storage.care(name, one.role).delete()
-        for file in (storage.pins(name), storage.registered_readers(name)):
-            file.delete()
+        storage.pins(name).delete()
         for folder in found.folders:
             _delete_log_last(folder)
     return found

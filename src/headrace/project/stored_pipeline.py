@@ -17,16 +17,7 @@ from headrace.errors import (
     did_you_mean,
 )
 from headrace.maintain.dataset_tables import load_maintenance
-from headrace.maintain.holders import (
-    Pin,
-    RegisteredReader,
-    add_pin,
-    add_reader,
-    load_pins,
-    load_readers,
-    remove_pins,
-    remove_reader,
-)
+from headrace.maintain.holders import Pin, add_pin, load_pins, remove_pins
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import typed_duration
@@ -121,10 +112,10 @@ class StoredPipeline:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The checkpoints of the pipeline's flows: show, validate and repair them, without Spark.
+        """The checkpoints of the pipeline's flows, read without Spark.
 
         Example:
-            >>> pipeline.checkpoints.validate()  # doctest: +SKIP
+            >>> pipeline.checkpoints.show()  # doctest: +SKIP
         """
         from headrace.project.checkpoints import Checkpoints
 
@@ -262,44 +253,6 @@ class Pins:
     def remove(self, table: str, version: int | None = None) -> tuple[Pin, ...]:
         """Remove the pin of a version, or all pins of a table; returns the removed pins."""
         return remove_pins(self.settings.storage, self._name(table), version)
-
-    def readers(self, table: str | None = None) -> tuple[RegisteredReader, ...]:
-        """The registered readers of a table, or of all tables of the storage."""
-        storage = self.settings.storage
-        names = storage.find_tables() if table is None else (self._name(table),)
-        return tuple(one for name in names for one in load_readers(storage, name))
-
-    def add_reader(
-        self, table: str, reader: str, version: int | None, max_lag_s: float | None
-    ) -> RegisteredReader:
-        """Register a reader of another system, or record the version that it has read.
-
-        Args:
-            version: The last version that it has read; by default the newest.
-            max_lag_s: Seconds after which commits and files are no longer kept for the reader; ``None`` keeps
-                the present value.
-
-        Raises:
-            TableUnknownError: There is no such table.
-            PinInvalidError: The table does not have the version any more, or a new reader has no
-                maximum lag.
-        """
-        name = self._name(table)
-        known = {one.name: one for one in load_readers(self.settings.storage, name)}
-        if max_lag_s is None and reader not in known:
-            problem = f"{name.short} has no registered reader {reader}"
-            remedy = f"register it:   headrace pin {name.short} --reader {reader} --max-lag 7d"
-            raise _invalid_pin(name, problem, "nothing was changed", remedy, reader=reader)
-        lag_s = known[reader].max_lag_s if max_lag_s is None else max_lag_s
-        options = f"--reader {reader}" if reader in known else f"--reader {reader} --max-lag 7d"
-        chosen = self._chosen(name, version, options)
-        found = RegisteredReader(table=name, name=reader, version=chosen, max_lag_s=lag_s)
-        add_reader(self.settings.storage, found)
-        return found
-
-    def remove_reader(self, table: str, reader: str) -> tuple[RegisteredReader, ...]:
-        """Remove a registered reader, and return it."""
-        return remove_reader(self.settings.storage, self._name(table), reader)
 
     def _chosen(self, name: TableName, version: int | None, options: str) -> int:
         """A version of a table, by default the newest. `options`: those of the command that chooses it."""

@@ -36,7 +36,7 @@ class WorkingCopy:
         self._fetch()
 
     def _fetch(self) -> None:
-        found = {"/".join(path.below(self._folder)) for path, _ in self._folder.walk_sizes()}
+        found = {"/".join(path.below(self._folder)) for path, _ in self._folder.walk_states()}
         for name, data in self._folder.read_files(sorted(found)).items():
             file = self.root / name
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -52,22 +52,28 @@ def wait_before(attempt: int) -> float:
 
 
 def run_attempts(
-    runner: FlowRunner, lease: Lease, stop: StopSignal, reports: FlowReports, limit: int | None
+    runner: FlowRunner,
+    acquire: Callable[[], Lease],
+    stop: StopSignal,
+    reports: FlowReports,
+    limit: int | None,
 ) -> FlowResult:
-    """Run a flow until it ends; an error becomes a result. `limit`: the highest number of attempts without a
-    batch between them; ``None`` for no limit, and then a storage that cannot be written, or that refuses a
-    flow which has used it, is waited for, too.
+    """Run a flow until it ends; an error becomes a result. `acquire`: returns the flow's lease, and takes it
+    if it is not held. `limit`: the highest number of attempts without a batch between them; ``None`` for no
+    limit, and then a storage that cannot be written, or that refuses a flow which has used it, is waited for,
+    too.
     """
     planned, progress = runner.planned, runner.progress
     attempt = missing = 0  # in a row
     while True:
         batches, started = progress.batches, time.monotonic()
         try:
-            outcome = runner.run(lease, stop)
+            outcome = runner.run(acquire(), stop)
         except HeadraceError as error:
             # A terminal error would come again at the next start, so it is reported at a stop, too. But an
             # abort ends queries in the middle of a batch, and their failure then says nothing.
             if stop.requested and (error.transient or (stop.aborted and isinstance(error, FlowFailedError))):
+                _LOG.info("flow %s: it was stopped, and then failed: %s", planned.flow.name, error.headline)
                 return reports.finished(planned, "stopped", progress)
             # An idle flow commits no batch; that it ran for long enough counts as well.
             if progress.batches > batches or time.monotonic() - started > _STABLE_S:
@@ -150,6 +156,28 @@ class Looks:
             wait_s=wait_s,
         )
         self.emit(failed)
+
+    def repeat(
+        self,
+        what: str,
+        call: Callable[[], Found],
+        as_error: Callable[[Exception], HeadraceError],
+        stop: StopSignal,
+    ) -> Found:
+        """The result of a call; after an error that can pass, it is called again with backoff."""
+        attempt = 0
+        while True:
+            try:
+                return call()
+            except Exception as failure:
+                error = as_error(failure)
+                attempt += 1
+                wait_s = wait_before(attempt)
+                if stop.requested or not error.transient or attempt == self.limit:
+                    raise
+                self.report(what, error, attempt, wait_s)
+                if stop.wait(wait_s):
+                    raise
 
     def repeats(self, what: str) -> bool:
         """Whether the last look has failed."""

@@ -12,23 +12,19 @@ from headrace.contracts.expectations import run_check
 from headrace.errors import DatasetCheckFailedError, HeadraceError
 from headrace.model.declarations import DatasetCheck
 from headrace.model.event_forms import Emitter
-from headrace.model.names import TableName, quoted_column
+from headrace.model.names import TableName
 from headrace.model.table_events import DatasetChecked
 from headrace.run.stop import StopSignal, cancelled_at
-from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
-from headrace.sinks.delta.data_files import DataFile, read_files
-from headrace.sinks.delta.table import newest_snapshot
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import commit_file, is_table, newest_version, read_actions
+from headrace.storage.table_log import is_table, newest_version
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 60.0
 """Minimum seconds between two rounds of checks of a table."""
 _SHARE = 0.05
 """The highest share of the time that checks take: they read the whole table."""
-_MANY_ADDED = 500_000
-"""Added rows from which a check of keys reads all rows."""
 UNCHECKED = "unchecked.json"
 """A file in a flow's ledger: there are rows that were not checked, or a check that stops the flow fails."""
 
@@ -45,8 +41,6 @@ class DatasetChecks:
     _is_unchecked: bool = field(default=False, init=False)
     _noting: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while the flag and the file are changed: the batch notes its rows in another thread."""
-    _unique_until: dict[str, int] = field(default_factory=dict, init=False)
-    """The version of the table at which a check of keys has passed."""
 
     def committed(self) -> None:
         """Note that the table has rows that were not checked."""
@@ -110,20 +104,10 @@ class DatasetChecks:
         failed: list[tuple[DatasetCheck, str]] = []
         for check in self.checks:
             like = TableName.parse(check.like, self.dataset.schema)
-            # Before the rows are read: what is committed in between is checked twice, never left out.
-            until = newest_version(self.storage.table(self.dataset)) if check.kind == "unique" else -1
             rows = self._read(session, self.dataset)
             if rows is None:
                 continue
-            outcome = run_check(
-                check,
-                self._near_added(session, check, rows, until),
-                self._read(session, like) if check.like else None,
-            )
-            if outcome.passed:
-                self._unique_until[check.name] = until
-            else:
-                self._unique_until.pop(check.name, None)
+            outcome = run_check(check, rows, self._read(session, like) if check.like else None)
             self.emit(
                 DatasetChecked(
                     update=self.update,
@@ -153,39 +137,6 @@ class DatasetChecks:
                 ),
                 params={"dataset": str(self.dataset), "checks": [one.name for one, _ in failed]},
             )
-
-    def _near_added(
-        self, session: SparkSession, check: DatasetCheck, rows: DataFrame, until: int
-    ) -> DataFrame:
-        """The rows that can have equal keys: those with a key that was added since the check has passed.
-
-        Removed rows cannot make keys equal. All rows, if the check has not passed, many rows were added, or
-        the log no longer has their commits.
-        """
-        since = self._unique_until.get(check.name)
-        if check.kind != "unique" or since is None:
-            return rows
-        path = self.storage.table(self.dataset)
-        try:
-            files = [
-                DataFile(number, action)
-                for version in range(since + 1, until + 1)
-                for number, (_, action) in enumerate(read_actions(commit_file(path, version), "add"), 1)
-                if action.get("dataChange")
-            ]
-        except FileNotFoundError:
-            return rows
-        if sum(_MANY_ADDED if one.rows is None else one.rows for one in files) >= _MANY_ADDED:
-            return rows
-        keys = [F.col(quoted_column(name)) for name in check.columns]
-        added = read_files(session, path, newest_snapshot(session, path), files).select(*keys)
-        ends = added.agg(*(end(key) for key in keys for end in (F.min, F.max))).first()
-        assert ends is not None
-        # Files whose statistics show that they have none of the keys are not read.
-        near = rows
-        for place, key in enumerate(keys):
-            near = near.where(key.between(F.lit(ends[2 * place]), F.lit(ends[2 * place + 1])))
-        return near.join(F.broadcast(added.distinct()), list(check.columns), "left_semi")
 
     def _read(self, session: SparkSession, name: TableName) -> DataFrame | None:
         path = self.storage.table(name)

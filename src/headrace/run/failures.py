@@ -67,9 +67,10 @@ _UNREADABLE = re.compile(
     r"|(?:DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE)[^\n]*"
     r"|java\.(?:io|nio)\.[^\n]*(?:Permission denied|Input/output error|Stale file handle|not connected\))"
     r"|(?:java\.nio\.file\.AccessDenied|org\.apache\.hadoop\.[\w.]*AccessControl)Exception: [^\n]*"
-    # Hadoop's client of S3 has repeated its request before it gives up. Its `RemoteFileChangedException` says
-    # that another writer was first.
+    # Hadoop's client of S3 has repeated its request before it gives up. Its `RemoteFileChangedException` of a
+    # write says that another writer was first; of a read, that the file was replaced since it was listed.
     r"|org\.apache\.hadoop\.fs\.s3a\.(?!RemoteFileChanged)\w+Exception: [^\n]*"
+    r"|RemoteFileChangedException: (?:re-?open|open|read\w*|GET)\b[^\n]*"
     r"|software\.amazon\.awssdk\.core\.exception\.\w+Exception: [^\n]*",
     re.MULTILINE,
 )

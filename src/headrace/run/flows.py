@@ -6,12 +6,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from headrace.errors import NOT_COMMITTED, FlowFailedError, HeadraceError, SetupError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RunFlowStage
-from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks, run_attempts
 from headrace.run.context import UpdateContext
 from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.readiness import Blocked, FeedState, Skip, find_blocked
@@ -39,6 +40,8 @@ class UpdateFlows:
         self._gates: dict[TableName, OpeningGate] = defaultdict(OpeningGate)
         self._runners: dict[str, FlowRunner] = {}
         self._leases: dict[str, Lease] = {}
+        limit = TRIGGERED_ATTEMPTS if context.mode == "triggered" else None
+        self._looks = Looks(context.update, context.emit, limit=limit)
         self._not_started: dict[str, FlowResult] = {}
         self._planning = threading.Lock()
         self._changes = 0
@@ -130,7 +133,12 @@ class UpdateFlows:
         for names in self.feeding.values():
             try:
                 for name in names:
-                    self._leases[name] = self._acquire(self.planned[name])
+                    self._looks.repeat(
+                        f"the lease of flow {name}",
+                        partial(self._acquire, name),
+                        partial(self._failures.as_error, declared=self.planned[name].flow),
+                        self._context.stop,
+                    )
             except Exception as error:
                 for name in names:
                     self._release(name)
@@ -155,16 +163,18 @@ class UpdateFlows:
                 blocked = find_blocked(self._plan, unopened, refused)
         return blocked
 
-    def _acquire(self, planned: PlannedFlow) -> Lease:
-        flow, context = planned.flow, self._context
-        lease = context.settings.storage.lease(flow.target, flow.name)
-        return context.heart.acquire(lease, flow.name, flow.location)
+    def _acquire(self, name: str) -> Lease:
+        """The lease of a flow; takes it if it is not held."""
+        flow, context = self.planned[name].flow, self._context
+        if name not in self._leases:
+            lease = context.settings.storage.lease(flow.target, flow.name)
+            self._leases[name] = context.heart.acquire(lease, name, flow.location)
+        return self._leases[name]
 
     def _release(self, name: str) -> None:
-        """Release a flow's lease; one that cannot be released stays the flow's, and is released later."""
-        lease = self._leases.get(name)
-        if lease is not None and self._context.heart.release(lease):
-            del self._leases[name]
+        """Release a flow's lease, if it is held; the heart releases later what cannot be released now."""
+        if (lease := self._leases.pop(name, None)) is not None:
+            self._context.heart.release(lease)
 
     def _prepare(self, name: str) -> _RunFlow:
         planned = self.planned[name]
@@ -193,9 +203,7 @@ class UpdateFlows:
         try:
             if self._is_outdated(name):
                 return self._plan_again(name)(stop)
-            if name not in self._leases:
-                self._leases[name] = self._acquire(planned)
-            return run_attempts(runner, self._leases[name], stop, self._reports, limit)
+            return run_attempts(runner, partial(self._acquire, name), stop, self._reports, limit)
         except Exception as error:
             return self._reports.failed(planned, self._failures.as_error(error, planned.flow))
         finally:

@@ -118,17 +118,18 @@ class OpenedFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowOpener:
-    """Opens the checkpoint of one flow. `report`: takes each change of another writer that a fold of the
-    ledger has found."""
+    """Opens the checkpoint of one flow. `check_lease`: raises an error if another process has its lease.
+    `report`: takes each change of another writer that a fold of the ledger has found."""
 
     surveyor: FlowSurveyor
     spark: SparkSession
     target: FlowTarget
+    check_lease: Callable[[], None]
     report: Callable[[Mapping[str, Any]], None]
 
     def open(self, remedies: Remedies) -> OpenedFlow:
         """Find or make the checkpoint that the flow continues with."""
-        table = self._tidy()
+        table, removed = self._tidy()
         if table.refreshing == CLEARING:
             # A run clears what is left before it opens flows.
             raise unfinished_refresh(self._planned)
@@ -137,7 +138,7 @@ class FlowOpener:
             case Continue(identity=identity):
                 return self._continue(start, identity)
             case Open():
-                return self._open(start, start.opening)
+                return self._open(start, start.opening, removed)
             case RenameFlow(old_flow=old):
                 self._take_over(old)
                 return self.open(replace(remedies, rename_flow={}))
@@ -150,9 +151,9 @@ class FlowOpener:
         `last`: whether this is the last flow of the table. Its properties say what a full refresh still has
         to do."""
         start = prepare_full_refresh(self.surveyor)
-        self._tidy()
+        _, removed = self._tidy()
         assert isinstance(start.opening, Open)
-        self._open(start, start.opening, layout=layout, refreshing=CLEARING if last else "true")
+        self._open(start, start.opening, removed, layout=layout, refreshing=CLEARING if last else "true")
 
     def fold(self, table_id: str, flow: str | None = None) -> None:
         """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them. `flow`:
@@ -181,9 +182,10 @@ class FlowOpener:
             raise table_lost(self._planned, f"{self.target.location} has no log")
         return state
 
-    def _tidy(self) -> TargetState:
+    def _tidy(self) -> tuple[TargetState, int]:
         """Fold the ledger, complete or undo an opening that was interrupted by a crash, and remove commits of
-        the flow that are not part of the table."""
+        the flow that are not part of the table. Returns the state of the table, and the generation of the
+        checkpoint that was removed, or 0."""
         table = self._state()
         # An earlier version has folded them; without their files that would not show any more.
         self.surveyor.target.remove_strays(self._planned.flow.name, lambda: self._rewind_ledger(table))
@@ -192,9 +194,11 @@ class FlowOpener:
         tidy_renamed(self.surveyor.checkpoints, self.surveyor.declared_flows, current)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
+            # It is no checkpoint that the next process has made meanwhile; that one has a higher number.
+            self.check_lease()
             unfinished.delete_folder()
         self._fence_rows(table, self._planned.flow.name)
-        return table
+        return table, 0 if unfinished is None else int(unfinished.name)
 
     def _fence_rows(self, table: TargetState, flow: str) -> None:
         """Remove quarantined rows and tombstones of batches that a replaced checkpoint has not committed."""
@@ -216,6 +220,7 @@ class FlowOpener:
         self,
         start: FlowStart,
         opening: Open,
+        removed: int,
         *,
         layout: TableLayout | None = None,
         refreshing: str | None = None,
@@ -226,7 +231,8 @@ class FlowOpener:
         assert table is not None, "a run opens the table first"
         held = None if opening.fences is None else table.transactions.get(opening.fences, -1)
         known = generations(self.surveyor.checkpoints)
-        generation = int(known[-1].name) + 1 if known else 1
+        # A process that stalls can still be about to remove the one that was removed.
+        generation = max(removed, int(known[-1].name) if known else 0) + 1
         identity = CheckpointIdentity(
             pipeline=self._settings.name,
             flow=flow.name,

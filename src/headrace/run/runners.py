@@ -181,6 +181,9 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
         surveyor=surveyor,
         spark=context.spark,
         target=flow_target(planned, context, context.spark),
+        check_lease=lambda: context.heart.check(
+            context.settings.storage.lease(target, planned.flow.name), planned.flow.name
+        ),
         report=report,
     )
 

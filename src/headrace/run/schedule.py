@@ -51,8 +51,6 @@ class Schedule:
         if error is not None:
             self._stop.request()
         self._refreshes.__exit__(kind, error, trace)
-        for view in self._views.values():
-            view.release()
 
     def block_views(self, blocked: Mapping[str, Blocked]) -> None:
         """Report the views that cannot be refreshed."""

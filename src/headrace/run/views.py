@@ -14,7 +14,7 @@ from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, Vie
 from headrace.model.names import TableName
 from headrace.plan.changes import find_alterations
 from headrace.plan.stages import RefreshViewStage
-from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks, wait_before
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks
 from headrace.run.context import UpdateContext
 from headrace.run.increments import Attempt, ViewIncrements
 from headrace.run.readiness import FeedState
@@ -96,10 +96,9 @@ class ViewRunner:
         if stop.requested:
             return
         try:
-            if self._lease is None:
-                lease = self.context.settings.storage.lease(name, VIEW)
-                self._lease = self.context.heart.acquire(lease, str(name), self.view.location)
-            self.result = self._attempt(stop)
+            looks = Looks(self.context.update, self.context.emit, limit=TRIGGERED_ATTEMPTS)
+            what = f"the refresh of {name.short}"
+            self.result = looks.repeat(what, lambda: self._attempt(stop), self._error, stop)
         except Exception as failure:
             if stop.requested:
                 _LOG.info("the refresh of %s was stopped", name, exc_info=failure)
@@ -107,30 +106,22 @@ class ViewRunner:
             else:
                 self.fail(failure)
         finally:
-            self.release()
+            self._release()
         release_unused()
 
     def _attempt(self, stop: StopSignal) -> ViewResult:
-        """Refresh the view; after an error that can pass, again with backoff."""
-        attempt = 0
-        while True:
-            try:
-                with cancelled_at(stop, self.context.spark):
-                    return self._refresh()
-            except Exception as failure:
-                error = self._error(failure)
-                attempt += 1
-                wait_s = wait_before(attempt)
-                if stop.requested or not error.transient or attempt >= TRIGGERED_ATTEMPTS:
-                    raise
-                what = f"the refresh of {self.view.name.short}"
-                Looks(self.context.update, self.context.emit).report(what, error, attempt, wait_s)
-                if stop.wait(wait_s):
-                    raise
+        """Take the view's lease if it is not held, and refresh the view."""
+        name = self.view.name
+        if self._lease is None:
+            lease = self.context.settings.storage.lease(name, VIEW)
+            self._lease = self.context.heart.acquire(lease, str(name), self.view.location)
+        with cancelled_at(stop, self.context.spark):
+            return self._refresh()
 
-    def release(self) -> None:
-        """Release the view's lease; one that cannot be released stays, and is released later."""
-        if self._lease is not None and self.context.heart.release(self._lease):
+    def _release(self) -> None:
+        """Release the view's lease, if it is held; the heart releases later what cannot be released now."""
+        if self._lease is not None:
+            self.context.heart.release(self._lease)
             self._lease = None
 
     def fail(self, failure: Exception) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-from prompt_toolkit.document import Document
+from prompt_toolkit.completion import Completer, WordCompleter
 
 from headrace.plan.columns import type_text
 from headrace.plan.stored import load_stored
@@ -13,7 +10,7 @@ from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer
 from headrace.shell.stream_sql import table_columns
 from headrace.syntax.stream_statements import CreateScan
-from headrace.syntax.tokens import SqlTokenError, Token, tokenize
+from headrace.syntax.tokens import SqlTokenError, tokenize
 
 KEYWORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN", "ON", "AS"),
@@ -24,51 +21,17 @@ KEYWORDS = (
     *("SHOW STREAMS", "SHOW TABLES", "DESCRIBE", "DESCRIBE STREAM", "STOP STREAM", "DROP STREAM"),
     *("DROP SCAN", "DROP TABLE", "EXPLAIN", "UNION ALL", "DISTINCT", "SET"),
 )
-_BEFORE_TABLES = ("FROM", "JOIN", "INTO", "TABLE", "ON", "DESCRIBE", "SCAN")
 
 
-class NamesCompleter(Completer):
-    def __init__(self, names: Names) -> None:
-        self._names = names
+def make_completer(names: Names) -> Completer:
+    """Completes keywords, the names of tables, scans and streams, and the columns of tables."""
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        word = document.get_word_before_cursor(WORD=False)
-        word = word if word.replace("_", "").isalnum() else ""
-        before = document.text_before_cursor[: len(document.text_before_cursor) - len(word)]
-        for found in self._candidates(before, document.text):
-            if found.lower().startswith(word.lower()):
-                yield Completion(found, start_position=-len(word))
+    def words() -> list[str]:
+        known = names.kinds()
+        columns = (column for name in known for column in names.columns(name))
+        return [*dict.fromkeys((*columns, *known, *KEYWORDS))]
 
-    def _candidates(self, before: str, text: str) -> list[str]:
-        if before.startswith("\\d"):
-            return list(self._names.kinds())
-        tokens = _tokens(before)
-        if not tokens:
-            return list(KEYWORDS)
-        last = tokens[-1]
-        if last.is_symbol(".") and len(tokens) > 1:
-            return list(self._names.columns(self._table(tokens[-2].value, text)))
-        kinds = self._names.kinds()
-        if last.is_word("STREAM") and len(tokens) > 1 and tokens[-2].is_word("DESCRIBE", "STOP", "DROP"):
-            return [name for name, kind in kinds.items() if kind == "stream"]
-        tables = [name for name, kind in kinds.items() if kind != "stream"]
-        if last.is_word(*_BEFORE_TABLES):
-            return tables
-        named = {token.value.casefold() for token in _tokens(text)}
-        columns = [
-            column for name in tables if name.casefold() in named for column in self._names.columns(name)
-        ]
-        return [*dict.fromkeys(columns), *tables, *KEYWORDS]
-
-    def _table(self, name: str, text: str) -> str:
-        """The table of an alias; the name itself if it is not an alias."""
-        known = {one.casefold() for one in self._names.kinds()}
-        tokens = _tokens(text)
-        for index, token in enumerate(tokens[1:], 1):
-            table = tokens[index - 2] if tokens[index - 1].is_word("AS") and index > 1 else tokens[index - 1]
-            if token.value.casefold() == name.casefold() and table.value.casefold() in known:
-                return table.value
-        return name
+    return WordCompleter(words, ignore_case=True)
 
 
 def is_complete(text: str) -> bool:
@@ -80,13 +43,6 @@ def is_complete(text: str) -> bool:
     except SqlTokenError:
         return False
     return bool(tokens) and tokens[-1].is_symbol(";")
-
-
-def _tokens(text: str) -> tuple[Token, ...]:
-    try:
-        return tokenize(text)
-    except SqlTokenError:
-        return ()
 
 
 _KAFKA = {

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -28,11 +28,8 @@ from headrace.errors import (
     SourceLocation,
     StorageUnwritableError,
 )
-from headrace.model.names import TableName
 from headrace.runtime.engine.record import find_guard, is_held
 from headrace.runtime.processes import find_boot, find_pid_namespace, find_start, has_ended
-from headrace.storage.guarantee import check_guarantee
-from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 VIEW = "view"
@@ -248,6 +245,9 @@ class Heart:
         self._number = 0
         self._observer = Observer()
         self._leases: dict[Location, Lease] = {}
+        self._unclear: set[str] = set()
+        """The owners of leases of which it is not known whether they were written, or released: no answer of
+        the store has come. Nobody uses such a lease."""
         self._holders: dict[Location, int] = {}
         """How many leases each heartbeat file serves."""
         self._ended: set[Location] = set()
@@ -275,23 +275,34 @@ class Heart:
                     target=self._run, args=(location,), name="headrace-leases", daemon=True
                 )
                 self._thread.start()
+        lease = Lease(location, uuid.uuid4().hex)
         try:
-            lease = self._take(Lease(location, uuid.uuid4().hex), flow)
+            self._take(lease, flow)
         except BaseException as error:
+            self._unclear.add(lease.owner)
             self._leave(beat)
             if isinstance(error, SecondDriverError | LeaseUnreadableError):
                 raise error.with_location(declared) from error.__cause__
             raise
         with self._lock:
+            unreleased = self._leases.pop(location, None)
             self._leases[location] = lease
+        if unreleased is not None:
+            self._leave(beat)
         return lease
 
+    def check(self, location: Location, flow: str) -> None:
+        """Check that no other process has taken a lease of this process."""
+        self._leases[location].check(flow)
+
     def release(self, lease: Lease) -> bool:
-        """Release a lease, and return whether that is done; else it is kept, and can be released later."""
+        """Release a lease, and return whether that is done; else `stop` tries it again, and this process can
+        acquire the lease anew."""
         try:
             lease.release()
         except (OSError, StorageUnwritableError) as error:
             _LOG.warning("the lease %s was not released: %s", lease.location, error)
+            self._unclear.add(lease.owner)
             return False
         self._forget(lease)
         return True
@@ -314,7 +325,7 @@ class Heart:
         if known is not None:
             self._leave(self._beat_of(lease.location))
 
-    def _take(self, lease: Lease, flow: str) -> Lease:
+    def _take(self, lease: Lease, flow: str) -> None:
         location = lease.location
         try:
             held = self._await_end(location, flow)
@@ -327,7 +338,6 @@ class Heart:
             raise _second(location, flow, None)
         if held not in (None, _RELEASED) and (file := _Record.parse(held).beat(location)) != location:
             self._ended.add(file)
-        return lease
 
     def _await_end(self, location: Location, flow: str) -> bytes | None:
         """Wait until it is certain that no process holds a lease; return the text of the lease."""
@@ -344,6 +354,8 @@ class Heart:
                     raise _unreadable(location, flow, "the file is damaged") from None
                 time.sleep(_poll_s(location))
                 continue
+            if record.owner in self._unclear:
+                return held
             verdict = self._observer.judge(location, record)
             if verdict == "ended":
                 return held
@@ -414,22 +426,6 @@ def _poll_s(location: Location) -> float:
 def is_free(location: Location) -> bool:
     """Whether no process has the lease, alive or ended."""
     return _read(location) in (None, _RELEASED)
-
-
-@contextlib.contextmanager
-def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
-    """Hold the leases of all flows of tables, and of views, for the block.
-
-    Raises:
-        StorageUnsafeError: The storage does not keep two writers apart.
-    """
-    check_guarantee(storage.root)
-    with Heart() as heart:
-        for name in names:
-            # A view has no checkpoint.
-            for flow in storage.checkpoints(name).list_folders() or (VIEW,):
-                heart.acquire(storage.lease(name, flow), str(name) if flow == VIEW else flow)
-        yield
 
 
 def _second(location: Location, flow: str, record: _Record | None) -> SecondDriverError:

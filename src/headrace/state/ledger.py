@@ -24,6 +24,9 @@ _LOSSES = "losses.json"
 _LATE = "late.json"
 _VIEW = "created.json"
 _REFRESH = "refresh.json"
+_SUPERSEDED = json.dumps({"flow": "", "table_id": "", "versions": [0, -1], "batches": [], "others": []})
+"""The content of a fold that was put aside. Its file is not deleted: another process can have folded anew
+meanwhile."""
 _ENTRIES = 200
 """Entries up to which a fold grows, so that a pipeline run every minute leaves few files."""
 
@@ -107,7 +110,11 @@ class Ledger:
         }
         path, text = self._path(first, table_id), json.dumps(record)
         # If another process has folded meanwhile, its fold can hold commits that the log no longer has.
-        return tuple(foreign) if (path.create(text) if data is None else path.swap(data, text)) else ()
+        if data is None:
+            is_written = path.create(text) or path.swap(_SUPERSEDED.encode(), text)
+        else:
+            is_written = path.swap(data, text)
+        return tuple(foreign) if is_written else ()
 
     def _path(self, first: int, table_id: str) -> Location:
         # Named by where it starts, so that a fold that grows replaces itself in one step; a table
@@ -127,9 +134,11 @@ class Ledger:
         names = [one for one in self.folder.list_files() if one[0].isdigit() and one.endswith(".json")]
         for name, data in self.folder.read_files(names).items():
             try:
-                yield data, json.loads(data)
+                fold = json.loads(data)
             except ValueError as error:
                 raise corrupt(self.folder / name, error) from error
+            if fold["table_id"]:
+                yield data, fold
 
     def stale_folds(self, target: TargetCommits, table_id: str, version: int) -> tuple[dict[str, Any], ...]:
         """The folds of versions that no longer exist, because an older copy of the table was restored.
@@ -159,10 +168,12 @@ class Ledger:
         # The newest first: after a crash, the first stale entry still shows that the ledger is stale.
         for fold in reversed(stale):
             path = self._path(fold["versions"][0], table_id)
-            text = path.read_text()
-            digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-            (self.folder / "superseded" / f"{path.stem}-{digest}.json").create(text)
-            path.delete()
+            data = path.read_bytes()
+            digest = hashlib.sha256(data).hexdigest()[:12]
+            (self.folder / "superseded" / f"{path.stem}-{digest}.json").create(data.decode())
+            if json.loads(data) != fold or not path.swap(data, _SUPERSEDED):
+                # Another process has folded it anew.
+                break
         return bool(stale)
 
     def record_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:

@@ -115,10 +115,6 @@ class Storage:
         """The file with the versions of a table that are kept."""
         return self.root / "pins" / f"{dataset}.json"
 
-    def registered_readers(self, dataset: TableName) -> Location:
-        """The file with the registered readers of a table."""
-        return self.root / "pins" / "readers" / f"{dataset}.json"
-
     def care(self, dataset: TableName, role: str = "table") -> Location:
         """The file that says when a dataset's table, ``quarantine`` or ``tombstones`` were compacted and
         vacuumed last."""
@@ -135,14 +131,6 @@ class Storage:
 
     def checkpoint(self, dataset: TableName, flow: str, generation: int) -> Location:
         return self.flow_checkpoints(dataset, flow) / f"{generation:04d}"
-
-    @property
-    def backups(self) -> Location:
-        """The files that `headrace checkpoint repair` has taken out of checkpoints."""
-        return self.root / "backups"
-
-    def backup(self, dataset: TableName, flow: str, generation: int) -> Location:
-        return self.backups / f"{dataset}.{flow}" / f"{generation:04d}"
 
     def ledger(self, dataset: TableName, flow: str) -> Location:
         return self.root / "ledger" / str(dataset) / flow

@@ -35,7 +35,11 @@ class LocalEntry:
 
     @property
     def modified_ms(self) -> int:
-        return self._entry.stat().st_mtime_ns // 1_000_000
+        return self.state.modified_ms
+
+    @property
+    def state(self) -> FileState:
+        return _state(self._entry.stat())
 
 
 class LocalFiles:
@@ -57,14 +61,14 @@ class LocalFiles:
     def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         return list(map(look, items))
 
-    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
+    def walk(self, folder: str) -> Iterator[tuple[str, FileState]]:
         for entry in self.entries(folder):
             path = f"{folder.rstrip('/')}/{entry.name}"
             if entry.is_folder:
                 yield from self.walk(path)
             else:
                 with contextlib.suppress(FileNotFoundError):
-                    yield path, entry.size
+                    yield path, entry.state
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -74,8 +78,7 @@ class LocalFiles:
             found = Path(path).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        mark = f"{found.st_ino}-{found.st_mtime_ns}"
-        return FileState(found.st_size, found.st_mtime_ns // 1_000_000, mark)
+        return _state(found)
 
     def entries(self, folder: str) -> list[LocalEntry]:
         try:
@@ -162,6 +165,11 @@ class LocalFiles:
             # Some file systems of a network report nothing.
             return found.f_bavail * found.f_frsize if found.f_blocks else None
         return None
+
+
+def _state(found: os.stat_result) -> FileState:
+    mark = f"{found.st_ino}-{found.st_mtime_ns}"
+    return FileState(found.st_size, found.st_mtime_ns // 1_000_000, mark)
 
 
 def link_folder(link: Location, folder: Path) -> Path | None:

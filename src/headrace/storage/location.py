@@ -69,8 +69,8 @@ class Files(Protocol):
     def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> Sequence[Result]:
         """Return what `look` finds for each item. Object storage looks at several items at the same time."""
 
-    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Return all files of a folder and of the folders in it, with their bytes and without order, but not
+    def walk(self, folder: str) -> Iterator[tuple[str, FileState]]:
+        """Return all files of a folder and of the folders in it, with their states and without order, but not
         files that vanish meanwhile."""
 
     def exists(self, path: str) -> bool:
@@ -228,12 +228,12 @@ class Location:
 
     def walk(self) -> Iterator[Location]:
         """All files of the folder and of the folders in it, sorted by path."""
-        return (path for path, _ in sorted(self.walk_sizes()))
+        return iter(sorted(path for path, _ in self.walk_states()))
 
-    def walk_sizes(self) -> Iterator[tuple[Location, int]]:
-        """All files of the folder and of the folders in it, with their bytes, without files that vanish."""
-        for path, size in self.files.walk(self.path):
-            yield Location(path, self.files), size
+    def walk_states(self) -> Iterator[tuple[Location, FileState]]:
+        """All files of the folder and of the folders in it, with their states, without files that vanish."""
+        for path, state in self.files.walk(self.path):
+            yield Location(path, self.files), state
 
     def read_files(self, names: Sequence[str]) -> dict[str, bytes]:
         """The contents of files of the folder by their names, without missing ones."""

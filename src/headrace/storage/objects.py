@@ -142,16 +142,16 @@ class ObjectFiles:
         with ThreadPoolExecutor(min(_READERS, len(held))) as pool:
             return list(pool.map(look, held))
 
-    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
+    def walk(self, folder: str) -> Iterator[tuple[str, FileState]]:
         with _as_os_errors(folder):
             store, key = self._find(folder)
             root = path_root(folder)
             for page in self._client.list(store, f"{key}/" if key else None):
-                for path, size in ((f"{root}/{one['path']}", one["size"]) for one in page):
+                for path, state in ((f"{root}/{one['path']}", _state(one)) for one in page):
                     # Hadoop marks a folder by an empty object whose name ends with a slash, which a listing
                     # lacks: there is no object of the listed name.
-                    if size or self.look(path) is not None:
-                        yield path, size
+                    if state.size or self.look(path) is not None:
+                        yield path, state
 
     def exists(self, path: str) -> bool:
         if self.look(path) is not None:
@@ -167,7 +167,7 @@ class ObjectFiles:
                 found = self._client.head(*self._find(path))
             except FileNotFoundError:
                 return None
-        return FileState(found["size"], _milliseconds(found), str(found["e_tag"]))
+        return _state(found)
 
     def entries(self, folder: str) -> list[ObjectEntry]:
         with _as_os_errors(folder):
@@ -413,6 +413,10 @@ def _text(error: Exception) -> str:
         message = _MESSAGE.search(text)
         return code[1] if message is None else f"{code[1]}: {html.unescape(message[1])}"
     return text.partition("\n")[0]
+
+
+def _state(meta: Mapping[str, Any]) -> FileState:
+    return FileState(meta["size"], _milliseconds(meta), str(meta["e_tag"]))
 
 
 def _milliseconds(meta: Mapping[str, Any]) -> int:

@@ -114,7 +114,13 @@ def load_evidence(
         balance=build_balance(log, metadata, facts, baseline),
         facts=facts,
         ledgers=ledgers,
-        quarantine=load_quarantine(storage.side_table("quarantine", dataset), path, log.transactions, kinds),
+        quarantine=load_quarantine(
+            storage.side_table("quarantine", dataset),
+            path,
+            log.transactions,
+            kinds,
+            reads_tables=any(source.table_id is not None for one in lineages for source in one.sources),
+        ),
         replays=tuple(one for one in replays if version is None or one.version >= version),
     )
 

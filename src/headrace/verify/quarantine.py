@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -41,7 +43,7 @@ class Rejected:
     """Rejected rows of one batch."""
 
     rows: int = 0
-    partitions: Mapping[Partition, tuple[int, ...]] = field(default_factory=dict)
+    partitions: Mapping[Partition, array[int]] = field(default_factory=dict)
     read: tuple[bytes, ...] = ()  # rows of tables on which the query failed, as JSON
 
     @classmethod
@@ -49,24 +51,23 @@ class Rejected:
         """The rows of batches in parts of the quarantine."""
         keys = [(one.checkpoint, number) for one in batches for number in range(one.first, one.last + 1)]
         found = [part[key] for part in parts for key in keys if key in part]
-        offsets = defaultdict[Partition, list[int]](list)
+        offsets: dict[Partition, array[int]] = defaultdict(lambda: array("q"))
         for one in found:
             for partition, some in one.partitions.items():
                 offsets[partition].extend(some)
-        partitions = {key: tuple(some) for key, some in offsets.items()}
         read = tuple(text for one in found for text in one.read)
-        return cls(rows=sum(one.rows for one in found), partitions=partitions, read=read)
+        return cls(rows=sum(one.rows for one in found), partitions=offsets, read=read)
 
     def with_read(self, named: Sequence[NamedColumns]) -> Rejected:
         """With the coordinates in the rows of tables on which the query failed."""
-        offsets = {key: list(some) for key, some in self.partitions.items()}
+        offsets = {key: some[:] for key, some in self.partitions.items()}
         for text in self.read:
             with suppress(ValueError):  # a long row is cut
                 row = json.loads(text)
                 found = next(filter(None, (one.find(row) for one in named)), None)
                 if found is not None:
-                    offsets.setdefault(found[0], []).append(found[1])
-        return replace(self, partitions={key: tuple(some) for key, some in offsets.items()})
+                    offsets.setdefault(found[0], array("q")).append(found[1])
+        return replace(self, partitions=offsets)
 
     @property
     def spans(self) -> dict[Partition, Spans]:
@@ -114,9 +115,15 @@ class Quarantine:
 
 
 def load_quarantine(
-    path: StoredPath, target: StoredPath, transactions: Mapping[str, int], kinds: Kinds
+    path: StoredPath,
+    target: StoredPath,
+    transactions: Mapping[str, int],
+    kinds: Kinds,
+    *,
+    reads_tables: bool = True,
 ) -> Quarantine:
-    """Read a quarantine table; a missing one is empty."""
+    """Read a quarantine table; a missing one is empty. `reads_tables`: whether a flow reads a Delta table, so
+    that rows of it can be rejected."""
     if not has_log(path):
         return Quarantine()
     import pyarrow as pa
@@ -126,7 +133,7 @@ def load_quarantine(
         held = {one.name for one in pa.schema(rejected.schema()).field("source").type}
         parts = sorted(held & {name for one in kinds.coordinates for name in one.names})
         columns = "".join(f", source['{part}'] AS \"{part}\"" for part in parts)
-        columns += _READ if {"path", "value"} <= held else ", NULL"
+        columns += _READ if reads_tables and {"path", "value"} <= held else ", NULL"
         found = query(rejected, _QUERY.format(columns))
     except Exception as error:  # the engine raises no narrower class
         return Quarantine(damage=first_line(error))
@@ -145,13 +152,13 @@ def load_quarantine(
 
 def _build(table: Any, parts: Sequence[str], transactions: Mapping[str, int], kinds: Kinds) -> Quarantine:
     rows: dict[tuple[str, BatchKey], int] = defaultdict(int)
-    offsets: dict[tuple[str, BatchKey], dict[Partition, list[int]]] = {}
+    offsets: dict[tuple[str, BatchKey], dict[Partition, array[int]]] = {}
     read: dict[tuple[str, BatchKey], list[bytes]] = defaultdict(list)
     replays: dict[str, int] = defaultdict(int)
     lost: dict[str, int] = defaultdict(int)
     find_coordinates = cache(kinds.find_coordinates)  # few sets of names for many rows
-    columns = (table.column(name).to_pylist() for name in table.column_names)
-    for checkpoint, batch, state, replay, *source, row in zip(*columns, strict=True):
+    # Part by part: as Python's objects, many rows take many times the memory.
+    for checkpoint, batch, state, replay, *source, row in chain.from_iterable(map(_rows, table.to_batches())):
         part = _DISCARDED if state == _DISCARDED else "kept"
         held_number = transactions.get(replay_transaction(replay)[0]) if state in _REPLAYED else None
         if state in _REPLAYED and holds_replay(replay, held_number, settled=state == "replayed"):
@@ -166,14 +173,18 @@ def _build(table: Any, parts: Sequence[str], transactions: Mapping[str, int], ki
         there = {name: value for name, value in zip(parts, source, strict=True) if value is not None}
         if (coordinates := find_coordinates(tuple(there))) is not None:
             *partition, offset = (there[name] for name in coordinates.names)
-            offsets.setdefault(key, defaultdict(list))[tuple(partition)].append(offset)
+            of_batch = offsets.setdefault(key, defaultdict(lambda: array("q")))
+            of_batch[tuple(partition)].append(offset)
     found: dict[str, dict[BatchKey, Rejected]] = defaultdict(dict)
     for (part, batch_key), count in rows.items():
-        held = {place: tuple(some) for place, some in offsets.get((part, batch_key), {}).items()}
-        texts = tuple(read.get((part, batch_key), ()))
+        held, texts = offsets.get((part, batch_key), {}), tuple(read.get((part, batch_key), ()))
         found[part][batch_key] = Rejected(rows=count, partitions=held, read=texts)
     kept, discarded, replayed = (found[part] for part in ("kept", _DISCARDED, "replayed"))
     return Quarantine(kept=kept, discarded=discarded, replayed=replayed, replays=replays, lost=lost)
+
+
+def _rows(batch: Any) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def judge_quarantine(batch: Batches, quarantine: Quarantine, found: Judgement) -> None:

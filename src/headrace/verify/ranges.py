@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -143,10 +143,28 @@ def _judge_step(one: Batches, two: Batches, found: Judgement) -> None:
         elif not before.is_same_source(after):
             text = f"{two.name} reads {after.name} through a checkpoint that read {before.name}"
             found.find("SOURCE_CHANGED", text, **where)
+        elif (other := _replaced_by(before, after, one.sources)) is not None:
+            text = (
+                f"source {before.index} of {two.name} reads {after.name} that was source {other.index} of "
+                f"the batch before, which ended at {other.until}, on from {after.start}"
+            )
+            found.find("SOURCE_CHANGED", text, **where)
         elif after.coordinates is not None:
             _judge_offsets(after, before.ends, after.starts, two, found)
         else:
             _judge_position(before, after, two, found)
+
+
+def _replaced_by(
+    before: SourceRange, after: SourceRange, others: Sequence[SourceRange]
+) -> SourceRange | None:
+    """The other source of the batch before that has taken the place of a source, but not its position."""
+    if before.variant == after.variant:
+        return None
+    for one in others:
+        if one.index != before.index and one.is_same_source(after) and one.variant == after.variant:
+            return None if one.is_end(after.start) else one
+    return None
 
 
 def _judge_position(before: SourceRange, after: SourceRange, batch: Batches, found: Judgement) -> None:

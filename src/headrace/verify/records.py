@@ -306,6 +306,12 @@ def _judge_missing(claims: Claims, table: TableRecords, finder: _Finder) -> None
             f"{counted(total, 'record')} missing, and other writers removed {removed} whose files are gone: "
             "which rows they were is not known"
         )
+    elif claims.is_derived and total and total <= table.quarantined.without:
+        kept_out = counted(table.quarantined.without, "row")
+        reasons.append(
+            f"{counted(total, 'record')} missing, and {kept_out} in quarantine without the coordinates of a "
+            "record, as rows that are too long to be kept whole: which records they were is not known"
+        )
     elif claims.is_derived and _begins_later(missing, table):
         first = ", ".join(f"{named(key)} from {_first(table, key):,} on" for key in missing)
         reasons.append(f"it began to read at {first}; {counted(total, 'earlier record')} were not read")

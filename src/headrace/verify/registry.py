@@ -27,6 +27,10 @@ class OpaqueRange(SourceRange):
         return (self.kind, json.dumps(identity, sort_keys=True))
 
     @property
+    def variant(self) -> str | None:
+        return self.identity.get("options")
+
+    @property
     def name(self) -> str:
         format = self.identity.get("format")
         return super().name if format is None else f"the stream {format}"

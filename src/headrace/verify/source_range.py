@@ -116,6 +116,11 @@ class SourceRange:
         return (self.kind, json.dumps(self.identity, sort_keys=True))
 
     @property
+    def variant(self) -> str | None:
+        """What tells two sources of a query with one key apart, as long as a user does not change it."""
+        return None
+
+    @property
     def name(self) -> str:
         """The source, for people."""
         return " ".join(self.key)

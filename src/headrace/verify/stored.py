@@ -76,7 +76,7 @@ Systems = Mapping[str, System]
 
 LOCAL: Systems = {"file": LocalDisks()}
 
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)", re.DOTALL)
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)(?://([^/]*))?(/.*|)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -450,6 +450,20 @@ def test_a_uri_of_an_unsupported_kind_is_refused_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["headrace.yml"]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["init", "s3://lake/v1"],
+        ["demo", "--directory", "s3://lake/v1"],
+        ["status", "--project", "s3://lake/v1"],
+    ],
+)
+def test_a_bucket_is_a_storage_and_not_a_folder(headrace: Call, arguments: list[str]) -> None:
+    error = headrace(*arguments, "--json").data["error"]
+    assert error["code"] == "STORAGE_UNSUPPORTED"
+    assert "--storage s3://lake/v1" in error["remedies"][0]
+
+
 def test_a_demo_is_refused_a_storage_that_has_files(
     headrace: Call, object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

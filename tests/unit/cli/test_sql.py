@@ -19,7 +19,7 @@ from headrace.cli.output import TextOutput
 from headrace.errors import HeadraceError, SourceLocation, SqlInvalidError
 from headrace.model.project import ProjectSettings
 from headrace.runtime.places import CACHE_VARIABLE
-from headrace.shell.completion import Names, NamesCompleter, is_complete
+from headrace.shell.completion import Names, is_complete, make_completer
 from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer
 from headrace.syntax.sql import SqlText
@@ -127,10 +127,8 @@ def test_the_history_has_earlier_statements_and_no_secrets(console: Console, tmp
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("SELECT * FROM cl", {"clicks", "clicks_in", "clicks_scan"}),
-        ("SELECT c.p| FROM clicks c", {"page"}),
-        ("SELECT pa| FROM clicks", {"page", "PARTITIONED BY"}),
-        ("STOP STREAM c", {"clicks_job"}),
+        ("SELECT * FROM cl", {"clicks", "clicks_in", "clicks_scan", "clicks_job", "CLUSTER BY"}),
+        ("SELECT c.pag| FROM clicks c", {"page"}),
         ("SEL", {"SELECT"}),
         ("\\d clicks_s", {"clicks_scan"}),
         ("SELECT clicks_in.off", {"offset"}),
@@ -139,7 +137,7 @@ def test_the_history_has_earlier_statements_and_no_secrets(console: Console, tmp
 def test_names_and_keywords_are_completed(names: Names, text: str, expected: set[str]) -> None:
     before, _, after = text.partition("|")
     document = Document(before + after, len(before))
-    found: Any = NamesCompleter(names).get_completions(document, CompleteEvent())
+    found: Any = make_completer(names).get_completions(document, CompleteEvent())
     assert {one.text for one in found} == expected
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -242,18 +243,20 @@ def test_a_link_to_a_folder_outside_is_refused(source: Storage, tmp_path: Path) 
         copy_storage(source, Storage.at(tmp_path / "copy"))
 
 
+@pytest.mark.parametrize("name", ["tables/default/sales/part-9.parquet", "pins/default.sales.json"])
 def test_a_source_that_changes_meanwhile_leaves_the_copy_incomplete(
-    source: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    """A new file, and another content of the same size."""
     target, original = Storage.at(tmp_path / "copy"), LocalFiles.write
 
     def changing(self: LocalFiles, path: str, parts: Iterator[bytes]) -> None:
         original(self, path, parts)
         if path.endswith("large.parquet"):
-            original(self, f"{source.root}/tables/default/sales/part-9.parquet", iter([b"x"]))
+            original(self, f"{source.root}/{name}", iter([name.upper().encode()]))
 
     monkeypatch.setattr(LocalFiles, "write", changing)
-    with pytest.raises(StorageCopyFailedError, match=r"part-9\.parquet has changed"):
+    with pytest.raises(StorageCopyFailedError, match=rf"{re.escape(name)} has changed"):
         copy_storage(source, target)
     with pytest.raises(StorageIncompleteError):
         check_complete(target.root)
@@ -296,6 +299,42 @@ def test_a_copy_that_another_process_has_taken_over_deletes_nothing(
     with pytest.raises(StorageCopyFailedError, match="another process"):
         copy_storage(source, target)
     assert later.exists()
+
+
+def test_a_copy_that_wakes_up_before_its_mark_deletes_nothing_of_a_storage_that_is_in_use(
+    source: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, later = Storage.at(tmp_path / "copy"), "tables/default/sales/later.parquet"
+    original = copying._Copy._mark
+
+    def asleep(self: copying._Copy) -> bool:
+        monkeypatch.undo()
+        copying._Copy(source.root, target.root).run()
+        write(target.root, later, b"of a run")
+        return original(self)
+
+    monkeypatch.setattr(copying._Copy, "_mark", asleep)
+    with pytest.raises(StorageCopyRefusedError, match="not empty"):
+        copy_storage(source, target)
+    assert (target.root / later).read_bytes() == b"of a run"
+    check_complete(target.root)
+
+
+def test_a_copy_that_another_process_has_ended_writes_no_further_file(
+    source: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, original, written = Storage.at(tmp_path / "copy"), LocalFiles.write, list[str]()
+    monkeypatch.setattr(copying, "_WORKERS", 1)
+
+    def asleep(self: LocalFiles, path: str, parts: Iterator[bytes]) -> None:
+        written.append(path)
+        (target.root / MARKER).delete()
+        original(self, path, parts)
+
+    monkeypatch.setattr(LocalFiles, "write", asleep)
+    with pytest.raises(StorageCopyFailedError, match="another process"):
+        copy_storage(source, target)
+    assert len(written) == 1
 
 
 def test_the_tag_of_a_store_proves_what_was_written(

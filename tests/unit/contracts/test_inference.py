@@ -99,7 +99,6 @@ def test_what_is_no_folder_of_one_format_is_refused(infer: Infer) -> None:
     assert infer("./in", code=2)["error"]["params"]["formats"] == ["csv", "json"]
     assert infer("./no", code=2)["error"]["code"] == "FILES_NOT_FOUND"
     assert infer("./in/a.json", code=2)["error"]["code"] == "SCHEMA_NOT_INFERRED"
-    assert infer("./in", "--latest-by-key", code=2)["error"]["code"] == "COMMAND_LINE"
 
 
 @pytest.mark.parametrize(

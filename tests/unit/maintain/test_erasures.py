@@ -19,15 +19,7 @@ from decoded import files_with
 from headrace.maintain.condition import TableCondition
 from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, finish_erasure, load_erasure, record_erasure
-from headrace.maintain.holders import (
-    Pin,
-    RegisteredReader,
-    add_pin,
-    add_reader,
-    find_holders,
-    remove_pins,
-    remove_reader,
-)
+from headrace.maintain.holders import Pin, add_pin, find_holders, remove_pins
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
@@ -145,17 +137,12 @@ def test_an_empty_file_that_no_commit_names_is_nothing_of_an_erasure(desk: ReadT
         assert (0 if rest is None else rest.files) == left
 
 
-def test_a_pin_and_a_registered_reader_keep_erased_rows_until_they_end(desk: ReadTable) -> None:
+def test_a_pin_keeps_erased_rows_until_it_ends(desk: ReadTable) -> None:
     add_pin(desk.storage, Pin(table=ORDERS, version=1, until=datetime.now(UTC) + timedelta(days=2)))
     rest = finish(desk)
     assert rest is not None and rest.files == 3
     assert any("headrace pin orders --version 1 --remove" in line for line in rest.lines())
     remove_pins(desk.storage, ORDERS, 1)
-    add_reader(desk.storage, RegisteredReader(table=ORDERS, name="bi", version=2, max_lag_s=9 * 86400))
-    rest = finish(desk)
-    assert rest is not None and rest.files == 3
-    assert any("headrace pin orders --reader bi" in line for line in rest.lines())
-    remove_reader(desk.storage, ORDERS, "bi")
     assert finish(desk) is None
 
 

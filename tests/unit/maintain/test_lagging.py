@@ -15,7 +15,6 @@ from stores import on_disk
 from headrace.cli.main import build_output, run
 from headrace.declare.spec import load_project
 from headrace.maintain.health import find_lagging
-from headrace.maintain.holders import RegisteredReader, add_reader
 from headrace.project.pipeline import Pipeline
 from headrace.storage.locate import locate
 from read_table import ORDERS, ReadTable
@@ -118,13 +117,3 @@ def test_delta_may_delete_commits_earlier_than_a_vacuum_fails(desk: ReadTable) -
     settings = load_project(text="name: shop\n", overrides={"maintenance.log_retention": "1h"})
     (late,) = find_lagging(desk.storage, settings.maintenance)
     assert not late.is_refused and "Delta may delete these commits" in late.text
-
-
-def test_a_registered_reader_that_lags(desk: ReadTable) -> None:
-    add_reader(desk.storage, RegisteredReader(table=ORDERS, name="bi", version=1, max_lag_s=4 * 86400))
-    desk.add_reader(4)
-    desk.age(3)
-    settings = load_project(text="name: shop\n")
-    (late,) = find_lagging(desk.storage, settings.maintenance)
-    assert (str(late.reader), late.command) == ("reader bi", "headrace pin orders --reader bi")
-    assert late.until < datetime.now(UTC) + timedelta(days=1, minutes=1)

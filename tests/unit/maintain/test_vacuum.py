@@ -13,29 +13,11 @@ from deltalake import DeltaTable, write_deltalake
 from stores import At, on_disk
 
 from headrace.errors import PinInvalidError
-from headrace.maintain.condition import (
-    TableCondition,
-    choose_closed_partitions,
-    choose_partitions,
-    examine_table,
-)
-from headrace.maintain.holders import (
-    UNKNOWN,
-    Pin,
-    RegisteredReader,
-    add_pin,
-    add_reader,
-    find_holders,
-    lag_seconds,
-    load_pins,
-    load_readers,
-    remove_pins,
-    remove_reader,
-)
+from headrace.maintain.condition import choose_partitions
+from headrace.maintain.holders import UNKNOWN, Pin, add_pin, find_holders, lag_seconds, load_pins, remove_pins
 from headrace.maintain.vacuum import delete_log, delete_stored
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
-from headrace.storage.layout import Storage
 from headrace.storage.table_snapshot import load_snapshot
 from read_table import ORDERS, ReadTable
 
@@ -145,64 +127,18 @@ def test_a_pinned_version_keeps_its_files_until_the_pin_ends(desk: ReadTable) ->
 
 
 def test_a_damaged_file_of_pins_names_what_must_be_pinned_again(desk: ReadTable) -> None:
-    file = desk.storage.registered_readers(ORDERS)
-    file.replace('[{"dataset": "default.orders", "reader": "bi", "version": 3, "max')
+    file = desk.storage.pins(ORDERS)
+    file.replace('[{"dataset": "default.orders", "version": 3, "unt')
     with pytest.raises(PinInvalidError) as caught:
-        load_readers(desk.storage, ORDERS)
+        load_pins(desk.storage, ORDERS)
     assert [one.rpartition(":   ")[2] for one in caught.value.remedies] == [
         file.remove_command,
-        "headrace pin orders --reader bi --max-lag 7d",
+        "headrace pin orders --version 3 --for 30d",
     ]
     desk.storage.pins(ORDERS).replace("{")
     with pytest.raises(PinInvalidError) as caught:
         load_pins(desk.storage, ORDERS)
     assert caught.value.remedies[-1].endswith(":   headrace pin --help")
-
-
-def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: ReadTable) -> None:
-    desk.compact()
-    desk.age(8)
-    assert desk.expired() == 6
-
-    def register(version: int, days: float) -> TableCondition:
-        add_reader(
-            desk.storage, RegisteredReader(table=ORDERS, name="bi", version=version, max_lag_s=days * 86400)
-        )
-        return desk.examine()
-
-    found = register(1, days=9).vacuum
-    assert (len(found.expired), len(found.held), found.passed) == (0, 6, ())
-    assert str(found.holders[0]) == "reader bi"
-    assert DeltaTable(on_disk(desk.path), version=1).to_pyarrow_table().num_rows == 4
-    # It has read all there is: the files of the newest version are enough for it.
-    assert len(register(3, days=9).vacuum.expired) == 6
-    found = register(1, days=7).vacuum
-    assert len(found.expired) == 6 and [one.name for one in found.passed] == ["bi"]
-    assert found.to_json()["passed_readers"] == ["bi"]
-    assert [one.version for one in remove_reader(desk.storage, ORDERS, "bi")] == [1]
-    assert desk.examine().vacuum.passed == ()
-
-
-def test_only_closed_partitions_are_compacted_each_once(at: At, tmp_path: Path) -> None:
-    path = Storage(at(tmp_path)).table(ORDERS)
-    today, policy = NOW.date(), TablePolicy(closed_partitions=3600)
-    days = [str(today - timedelta(days=back)) for back in (0, 2, 3)]
-
-    def due() -> list[str]:
-        found = examine_table(path, policy)
-        assert found.needs_compaction == bool(found.foldable)
-        chosen = choose_partitions(found.snapshot, policy) if found.needs_compaction else ()
-        return sorted(str(one["day"]) for one in chosen)
-
-    for number in range(2):
-        rows = pa.table({"id": [number] * 3, "day": days})
-        write_deltalake(on_disk(path), rows, mode="append", partition_by=["day"])
-    assert due() == sorted(days[1:])
-    DeltaTable(on_disk(path)).optimize.compact(partition_filters=[("day", "!=", days[0])])
-    assert due() == []
-    # A late row.
-    write_deltalake(on_disk(path), pa.table({"id": [9], "day": [days[2]]}), mode="append")
-    assert due() == [days[2]] and choose_closed_partitions(load_snapshot(path), policy) == ({"day": days[2]},)
 
 
 def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: ReadTable) -> None:

@@ -87,11 +87,6 @@ def test_the_spec_has_policies_for_all_and_for_single_tables() -> None:
     with pytest.raises(SpecInvalidError) as invalid:
         load_project(text=SPEC % "retention: 7")
     assert invalid.value.params["key"] == "maintenance.tables.orders.retention"
-    for text, closed in (("2 hours", 7200.0), ("watermark", "watermark")):
-        tables = load_project(text=SPEC % f"closed_partitions: {text}").maintenance.tables
-        assert tables[ORDERS]["closed_partitions"] == closed
-    with pytest.raises(SpecInvalidError, match="such as 7 days or 12 hours, or `watermark`"):
-        load_project(text=SPEC % "closed_partitions: soon")
 
 
 def test_a_declaration_has_the_same_keys() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from lake import HandFlow, Lake, rows
+from stores import At
 
 from headrace.model.event_forms import Event
 from headrace.model.events import (
@@ -178,6 +179,21 @@ def test_a_reader_sees_an_event_about_a_second_later(storage: Storage) -> None:
         log(batch())
         until(lambda: bool(read(storage, flow="orders")[1:]), "the next one follows")
         assert time.monotonic() - began < 30
+
+
+def test_an_error_is_written_at_once(at: At, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_APPEND_S", "_REMOTE_APPEND_S"):
+        monkeypatch.setattr(event_log_module, name, 300.0)
+    storage, written = Storage(at(tmp_path)), list[dict[str, Any]]()
+    monkeypatch.setattr(EventTable, "append", lambda _, rows: written.extend(rows))
+    with EventLog(storage, "shop", "u1") as log:
+        log(started())
+        until(lambda: bool(written), "the first event is written at once")
+        first = len(written)
+        log(batch())
+        log(FlowFailed(update="u1", flow="orders", dataset=ORDERS, error={"summary": "it is gone"}))
+        until(lambda: len(written) > first, "an error waits for nothing", limit_s=30.0)
+        assert "ERROR" in [row["level"] for row in written[first:]]
 
 
 def test_several_runs_append_at_the_same_time(storage: Storage) -> None:

@@ -17,7 +17,7 @@ from stores import At, on_disk
 
 from headrace.declare.spec import load_project
 from headrace.errors import StorageUnreadableError, TableInUseError, TableUnknownError
-from headrace.maintain.holders import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
+from headrace.maintain.holders import Pin, add_pin, remove_pins
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
@@ -116,11 +116,6 @@ def test_tables_that_are_no_longer_declared_can_be_removed(
     with pytest.raises(TableInUseError, match="this pipeline has not written it"):
         load_orphaned(settings, stranger)
     shutil.rmtree(on_disk(storage.table(stranger)))
-    add_reader(storage, RegisteredReader(table=OLD, name="bi", version=0, max_lag_s=60))
-    with pytest.raises(TableInUseError) as caught:
-        load_orphaned(settings, OLD)
-    assert caught.value.params["readers"] == ["reader bi"]
-    remove_reader(storage, OLD, "bi")
     add_pin(storage, Pin(table=OLD, version=0, until=now + timedelta(days=1)))
     with pytest.raises(TableInUseError, match="the pin of version 0") as caught:
         load_orphaned(settings, OLD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,21 +17,28 @@ from headrace.errors import (
     BrokerUnreachableError,
     FlowFailedError,
     HeadraceError,
+    SecondDriverError,
     SourceLocation,
     StorageAccessError,
+    StorageUnreadableError,
     StorageUnwritableError,
     TableLostError,
 )
 from headrace.model.declarations import AppendFlow
 from headrace.model.event_forms import Event
-from headrace.model.events import FlowFailed, FlowFinished, FlowRetrying
+from headrace.model.events import FlowFailed, FlowFinished, FlowRetrying, LookFailed
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
+from headrace.plan.stages import RunFlowStage
+from headrace.run import views as views_module
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
+from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner
+from headrace.run.flows import UpdateFlows
 from headrace.run.reporting import FlowReports, Progress
 from headrace.run.stop import StopSignal
-from headrace.state.lease import Heart, Lease
+from headrace.run.views import ViewRunner
+from headrace.state.lease import VIEW, Heart, Lease, is_free
 from headrace.storage.layout import Storage
 
 FLOW = AppendFlow(
@@ -83,12 +91,20 @@ class Update:
     limit: int | None
     stop: WaitlessStop
     events: list[Event] = field(default_factory=list)
+    refusals: list[HeadraceError] = field(default_factory=list)
+    """What the attempts to take the lease meet, the last one first."""
 
     def run(self, runner: Runner) -> Any:
         reports = FlowReports("u1", self.events.append)
         with Heart() as heart:
             lease = heart.acquire(self.storage.lease(FLOW.target, FLOW.name), FLOW.name)
-            return run_attempts(cast(FlowRunner, runner), lease, self.stop, reports, self.limit)
+
+            def acquire() -> Lease:
+                if self.refusals:
+                    raise self.refusals.pop()
+                return lease
+
+            return run_attempts(cast(FlowRunner, runner), acquire, self.stop, reports, self.limit)
 
     def count(self, kind: type[Event]) -> int:
         return sum(isinstance(event, kind) for event in self.events)
@@ -162,6 +178,83 @@ def test_attempts_for_what_is_missing_are_counted_alone(make: Any) -> None:
     errors = [AWAY] * (TRIGGERED_ATTEMPTS + 1) + [lost] * (TRIGGERED_ATTEMPTS - 1)
     runner = Runner([*errors, "up to date"], was_opened=True)
     assert (update.run(runner).error, runner.starts) == (None, len(errors) + 1)
+
+
+def test_a_lease_that_a_store_fails_to_give_is_taken_later(make: Any) -> None:
+    update, runner = make("continuous"), Runner(["stopped"])
+    update.refusals += [StorageUnreadableError("503"), StorageUnwritableError("no answer")]
+    assert update.run(runner).outcome == "stopped"
+    assert (runner.starts, update.count(FlowRetrying), update.count(FlowFailed)) == (1, 2, 0)
+    update.refusals.append(SecondDriverError("another process"))
+    assert update.run(runner).error.code == "SECOND_DRIVER"
+
+
+class Failing(Heart):
+    """A heart whose store answers after some attempts."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def acquire(self, *arguments: Any) -> Lease:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise StorageUnreadableError("503 Slow Down")
+        return super().acquire(*arguments)
+
+
+def context_of(update: Update, heart: Heart, mode: str) -> Any:
+    return SimpleNamespace(
+        update="u1",
+        mode=mode,
+        settings=SimpleNamespace(storage=update.storage),
+        emit=update.events.append,
+        stop=update.stop,
+        heart=heart,
+        failures=lambda: Failures(settings=None),
+        spark=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "failures", "is_taken"),
+    [("triggered", 2, True), ("triggered", 5, False), ("continuous", 9, True)],
+)
+def test_the_leases_of_a_start_are_taken_after_failures_that_pass(
+    make: Any, mode: str, failures: int, is_taken: bool
+) -> None:
+    update = make(mode)
+    plan: Any = SimpleNamespace(stages=[RunFlowStage(planned=cast(Any, SimpleNamespace(flow=FLOW)))])
+    with Failing(failures) as heart:
+        flows = UpdateFlows(plan, context_of(update, heart, mode))
+        refused = flows._take_leases()
+        assert list(refused) == ([] if is_taken else ["sales"])
+        assert list(flows._leases) == (["sales"] if is_taken else [])
+    assert update.count(LookFailed) == (failures if is_taken else TRIGGERED_ATTEMPTS - 1)
+
+
+def test_a_view_whose_lease_meets_a_failure_that_passes_is_refreshed(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update, view = make("continuous"), TableName("default", "totals")
+    refreshed: Any = SimpleNamespace(outcome="refreshed")
+    monkeypatch.setattr(views_module, "cancelled_at", lambda *_: nullcontext())
+    monkeypatch.setattr(views_module, "release_unused", lambda: None)
+    monkeypatch.setattr(ViewRunner, "_refresh", lambda _: refreshed)
+    monkeypatch.setattr(ViewRunner, "_error", lambda _, failure: failure)
+    with Failing(2) as heart:
+        runner = ViewRunner(
+            stage=cast(Any, SimpleNamespace(view=SimpleNamespace(name=view, location=None))),
+            inputs=(),
+            target=cast(Any, None),
+            split=cast(Any, None),
+            context=context_of(update, heart, "continuous"),
+        )
+        for _ in range(2):
+            runner.refresh(update.stop)
+            assert runner.result is refreshed
+        assert update.count(LookFailed) == 2
+        assert is_free(update.storage.lease(view, VIEW))
 
 
 def test_a_triggered_run_does_not_wait_for_ever(make: Any) -> None:

@@ -275,6 +275,21 @@ def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease()
     assert code("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log")[0] == "LEASE_LOST"
     in_a_bucket = "Multiple streaming queries are concurrently using s3://lake/checkpoints/0001/offsets/3"
     assert code(in_a_bucket)[0] == "LEASE_LOST"
+    chain = (
+        f"[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: {in_a_bucket}. \n"
+        "Caused by: org.apache.hadoop.fs.FileAlreadyExistsException: s3://lake/checkpoints/0001/offsets/3\n"
+        "Caused by: org.apache.hadoop.fs.s3a.RemoteFileChangedException: Writing Object on offsets/3: At "
+        "least one of the pre-conditions you specified did not hold (Service: S3, Status Code: 412)\n"
+    )
+    assert code(chain) == ("LEASE_LOST", False)
+
+
+@pytest.mark.parametrize("operation", ["open s3://lake/t/1.json at 0 on", "re-open", "read", "GET"])
+def test_a_file_that_was_replaced_since_it_was_listed_is_read_again(operation: str) -> None:
+    changed = "org.apache.hadoop.fs.s3a.RemoteFileChangedException: {} `s3://lake/t/1.json': Change reported"
+    assert code(changed.format(operation)) == ("STORAGE_UNREADABLE", True)
+    for write in ("Writing Object on t/1.json", "PUT", "Completing multipart upload"):
+        assert not code(changed.format(write))[1]
 
 
 @pytest.mark.parametrize(

@@ -446,3 +446,57 @@ def test_a_lease_of_a_dead_process_is_held_until_the_engine_has_ended_its_calls(
             taking.result(0.2)
         fcntl.flock(held_by_engine, fcntl.LOCK_UN)
         assert taking.result(5).owner == held(path)["owner"]
+
+
+def losing(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """A request of which the answer is lost, after the store has done it."""
+
+    def request(*arguments: Any) -> Any:
+        answer(*arguments)
+        raise OSError(errno.EIO, "no answer")
+
+    return request
+
+
+@pytest.mark.parametrize("request_name", ["create", "swap"])
+def test_a_lease_whose_answer_was_lost_is_taken_by_the_next_attempt(
+    path: Location, heart: Heart, other: Heart, monkeypatch: pytest.MonkeyPatch, request_name: str
+) -> None:
+    heart.acquire(path.parent / "more.json", "more")
+    if request_name == "swap":
+        other.acquire(path, "sales")
+        alter(path, pid=dead_pid())
+    kind = type(path.files)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, request_name, losing(getattr(kind, request_name)))
+        with pytest.raises(StorageUnwritableError):
+            heart.acquire(path, "sales")
+    assert beat_of(path).exists(), "this process holds the lease, and it beats"
+    with pytest.raises(SecondDriverError):
+        other.acquire(path, "sales")
+    lease = heart.acquire(path, "sales")
+    lease.check("sales")
+    with pytest.raises(SecondDriverError):
+        heart.acquire(path, "sales")
+    lease.check("sales")
+
+
+def test_a_release_whose_answer_was_lost_takes_the_lease_from_no_later_round(
+    path: Location, heart: Heart, other: Heart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, kind = heart.acquire(path, "sales"), type(path.files)
+    beat = beat_of(path)
+
+    def stays(*_: Any) -> None:
+        raise OSError(errno.EIO, "no answer")
+
+    for request in (losing(kind.delete if path.is_local else kind.swap), stays):
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "delete" if path.is_local else "swap", request)
+            assert not heart.release(lease)
+        lease = heart.acquire(path, "sales")
+        lease.check("sales")
+        heart.check(path, "sales")
+    assert heart.release(lease)
+    assert not beat.exists(), "this process holds no lease any more"
+    other.acquire(path, "sales")

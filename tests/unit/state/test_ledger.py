@@ -372,6 +372,30 @@ def test_folds_of_versions_that_a_restored_copy_took_back_are_put_aside(table: T
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 1]]
 
 
+@pytest.mark.parametrize("stalls_at", ["stale_folds", "create"])
+def test_a_rewind_of_a_process_that_stalled_leaves_what_another_one_has_folded(
+    table: Table, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, stalls_at: str
+) -> None:
+    for number in range(3):
+        table.batch(number, {"0": number}, {"0": number + 1})
+    commits = DeltaCommits(table.path)
+    ledger.fold(commits, TABLE_ID, join_marks)
+    table.file(2).delete()
+    owner = Ledger if stalls_at == "stale_folds" else type(ledger.folder.files)
+    original = getattr(owner, stalls_at)
+
+    def stall(*arguments: Any) -> Any:
+        found = original(*arguments)
+        monkeypatch.undo()
+        ledger.rewind(DeltaCommits(table.path), TABLE_ID, 1)
+        ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
+        return found
+
+    monkeypatch.setattr(owner, stalls_at, stall)
+    ledger.rewind(commits, TABLE_ID, 1)
+    assert [fold["versions"] for fold in ledger.folds()] == [[0, 1]]
+
+
 def test_a_crash_at_any_step_of_a_rewind_loses_no_fold_and_the_next_one_goes_on(location: Location) -> None:
     def flow_ledger(root: Location) -> Ledger:
         return Ledger(root / "ledger", TableName("default", "sales"), "sales")
@@ -399,7 +423,7 @@ def test_a_crash_at_any_step_of_a_rewind_loses_no_fold_and_the_next_one_goes_on(
         assert flow_ledger(root).rewind(DeltaCommits(root / "table"), TABLE_ID, 5)
 
     crashed = crash_before_each_write(location, prepare, rewind)
-    assert len(crashed) == 5, "two folds, each copied and deleted"
+    assert len(crashed) == 5, "two folds, each copied and put aside"
     for root in crashed:
         made = flow_ledger(root)
         made.rewind(DeltaCommits(root / "table"), TABLE_ID, 5)

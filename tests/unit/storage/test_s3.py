@@ -29,7 +29,7 @@ from headrace.model.object_storage import S3Settings
 from headrace.model.secrets import Redactor
 from headrace.observe.event_table import EventTable
 from headrace.project.copying import copy_storage
-from headrace.state.lease import held_leases
+from headrace.state.table_leases import held_leases
 from headrace.storage.arrow_rows import select
 from headrace.storage.guarantee import check_guarantee
 from headrace.storage.layout import Storage
@@ -143,6 +143,16 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, value: str, part:
         load_project(spec(tmp_path, f"object_storage: {{s3: {value}}}"))
     assert part in caught.value.summary
     assert caught.value.location is not None
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_setting_of_s3_is_overridden_for_one_command(tmp_path: Path) -> None:
+    file = spec(tmp_path, "object_storage: {s3: {endpoint: 'http://minio.test', region: eu-north-1}}")
+    found = load_project(file, overrides={"object_storage.s3.region": "eu-west-1"})
+    assert (found.s3.endpoint, found.s3.region) == ("http://minio.test", "eu-west-1")
+    with pytest.raises(SpecUnknownKeyError) as caught:
+        load_project(file, overrides={"object_storage.s3.regin": "eu-west-1"})
+    assert caught.value.params["suggestion"] == "region"
 
 
 @pytest.mark.usefixtures("settings")
@@ -389,6 +399,16 @@ def test_the_proof_reads_a_bucket_with_a_client_of_its_own(lake: Location) -> No
     assert root.find(f"{lake}/t") == root / "t"
 
 
+def test_the_proof_reads_a_storage_that_is_a_whole_bucket(lake: Location) -> None:
+    bucket = lake.path.removesuffix("/v1")
+    root = StoredPath.at(bucket, {**LOCAL, "s3": S3Buckets(reach_s3)})
+    assert root.entries() == []
+    (lake / "f").replace("text")
+    assert str(root) == bucket
+    assert [entry.name for entry in root.entries()] == ["v1"]
+    assert (root / "v1" / "f").read_text() == "text"
+
+
 def test_a_bucket_that_does_not_exist_is_not_an_empty_storage(lake: Location) -> None:
     nowhere = locate("s3://no-such-bucket/v1")
     for use in (nowhere.entries, (nowhere / "f").read_bytes, lambda: (nowhere / "f").replace("x")):
@@ -414,6 +434,6 @@ def test_many_small_files_are_read_in_one_call(location: Location) -> None:
         (location / f"{number}.json").replace(str(number))
     names = [f"{number}.json" for number in range(21)]
     assert location.read_files(names) == {f"{number}.json": str(number).encode() for number in range(20)}
-    assert sorted(size for _, size in location.walk_sizes()) == [1] * 10 + [2] * 10
+    assert sorted(state.size for _, state in location.walk_states()) == [1] * 10 + [2] * 10
     location.delete_files(["missing/deep.json", *reversed(names)])
     assert location.list_files() == []

@@ -49,6 +49,24 @@ def test_options_that_a_user_changes_are_no_other_source(flow: HandFlow, verify:
     assert (verify.grade("ranges").verdict, verify.codes("ranges")) == ("proven", [])
 
 
+def test_two_streams_that_change_their_places_are_found(flow: HandFlow, verify: Verify) -> None:
+    """Each place goes on at its own position, which is that of the other stream."""
+
+    def both(first: str, second: str, *positions: tuple[Any, Any]) -> list[dict[str, Any]]:
+        return [
+            read(*positions[index], index=index, format="rate", options=one)
+            for index, one in enumerate((first, second))
+        ]
+
+    flow.append_from(both("a", "b", (None, 500), (None, 20)), rows(range(5)))
+    flow.append_from(both("b", "a", (500, 501), (20, 21)), rows(range(5, 7)))
+    assert verify.grade("ranges").verdict == "refuted"
+    assert verify.codes("ranges") == ["SOURCE_CHANGED"] * 2
+    assert (
+        "that was source 1 of the batch before, which ended at 20" in verify.grade("ranges").findings[0].text
+    )
+
+
 @pytest.mark.parametrize("start", [4, 6, None, {"0": 5}])
 def test_a_batch_that_begins_elsewhere_is_found(flow: HandFlow, verify: Verify, start: Any) -> None:
     flow.append_from([read(None, 5)], rows(range(5)))

@@ -439,6 +439,18 @@ class TestStreamsFromTables:
         assert report.verdict == "proven", report
         assert report.text == "10 in bronze v2 = 8 in the table + 2 in quarantine"
 
+    def test_a_row_in_quarantine_that_was_cut_may_be_the_missing_one(
+        self, table: LakeTable, flow: HandFlow, silver: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        silver.append_from([self.entry(table, None, 3)], rows(range(9)), quarantined=1)
+        read = {"offset": 2, "path": f"file:{table.path}/part-0.snappy.parquet", "value": b'{"id": 1, "te'}
+        source = dict.fromkeys(("topic", "partition", "timestamp", "key", "headers"), None) | read
+        write_rejected(silver, [rejected(silver, 4, source=source, row=None)])
+        report = verify.grade("records", "silver")
+        assert report.verdict == "partial", report
+        assert "1 row in quarantine without the coordinates" in report.reasons[0]
+
     def test_a_row_from_nowhere_is_found(
         self, table: LakeTable, flow: HandFlow, silver: HandFlow, verify: Verify
     ) -> None:

@@ -147,6 +147,7 @@ public class S3CheckpointFiles implements CheckpointFileManager {
     private final Map<String, FileStatus> known = new HashMap<>();
     private final List<Path> deleted = new ArrayList<>();
     private final Set<String> created = new HashSet<>();
+    private long last;
     private boolean isListed;
 
     BatchLog(Path path, Configuration conf) {
@@ -163,6 +164,7 @@ public class S3CheckpointFiles implements CheckpointFileManager {
 
     private synchronized void remember(Path path, long length) {
       created.add(path.getName());
+      last = number(path);
       // The batch before the last answers nothing any more.
       created.remove(String.valueOf(number(path) - 2));
       known.put(path.getName(), new FileStatus(length, false, 1, 0, System.currentTimeMillis(), path));
@@ -201,6 +203,11 @@ public class S3CheckpointFiles implements CheckpointFileManager {
       known.remove(path.getName());
       deleted.add(path);
       if (deleted.size() >= DELETED_TOGETHER) {
+        if (!super.exists(new Path(root, String.valueOf(last - 1)))) {
+          // While this process did not respond, another one has made the checkpoint anew: its files stay.
+          deleted.clear();
+          return;
+        }
         try (BulkDelete bulk = fs().createBulkDelete(root)) {
           int page = Math.max(1, bulk.pageSize());
           for (int first = 0; first < deleted.size(); first += page) {

@@ -30,23 +30,16 @@ if TYPE_CHECKING:
     examples=(
         "headrace infer orders",
         "headrace infer orders --sample 100000",
-        "headrace infer customers --latest-by-key",
         "headrace infer orders --tolerate 1%",
         "headrace infer ./landing --update",
     )
 )
 @click.argument("source", metavar="TOPIC|FOLDER")
 @option("--sample N", "Read about N records, in evenly spread groups; default: all records.", POSITIVE)
-@option("--latest-by-key", "Read only the latest record of each key.")
 @option("--tolerate PERCENT", "Leave out types that at most so many of a field's values have.", read_share)
 @option("--update", "Merge new fields and types into the existing schema file.")
 def infer(
-    invocation: Invocation,
-    source: str,
-    sample: int | None,
-    latest_by_key: bool,
-    tolerate: float | None,
-    update: bool,
+    invocation: Invocation, source: str, sample: int | None, tolerate: float | None, update: bool
 ) -> Result:
     """Infer the schema of JSON records, and write it to schemas/TOPIC.json.
 
@@ -68,14 +61,12 @@ def infer(
     from headrace.project.inferring import compare, save
 
     refuse(
-        (sample is not None and latest_by_key, "--sample and --latest-by-key cannot be used together"),
         (
             is_uri(source),
             "`headrace infer` reads topics and local files only",
             f"copy some files to this machine:   aws s3 cp --recursive {shlex.quote(source)} ./sample",
             "then:   headrace infer ./sample",
-        ),
-        (latest_by_key and "/" in source, "--latest-by-key needs a topic; records in files have no key"),
+        )
     )
     root = invocation.settings(anywhere=True).root
     began = time.monotonic()
@@ -83,7 +74,7 @@ def infer(
         name, inference, usage = _read_folder(invocation, source, sample, root)
     else:
         name, usage = source, f'hr.read_kafka("{source}", format="json", '
-        inference = _read_topic(invocation, source, sample, latest_by_key)
+        inference = _read_topic(invocation, source, sample)
     if tolerate is not None:
         inference.tolerate(tolerate)
     shown = f"{FOLDER}/{name}.json"
@@ -110,13 +101,13 @@ def _read_folder(
     return name, inference, f'hr.read_files("{os.path.relpath(folder, root)}", {arguments}'
 
 
-def _read_topic(invocation: Invocation, topic: str, sample: int | None, latest_by_key: bool) -> Inference:
+def _read_topic(invocation: Invocation, topic: str, sample: int | None) -> Inference:
     from headrace.project.inferring import infer_topic
 
     kafka = reach_kafka(invocation)
     try:
         with invocation.output.progress(f"Reading {topic}"):
-            return infer_topic(kafka.connection, topic, sample=sample, latest_by_key=latest_by_key)
+            return infer_topic(kafka.connection, topic, sample=sample)
     except TopicNotFoundError as error:
         found = not_found(error, kafka, KafkaCluster(kafka.connection))
         if Path(topic).exists():

@@ -13,11 +13,10 @@ from headrace.cli.options import WHOLE, complete_dataset, option, parse_time, re
 from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import spark_starting, stopping_on_signals
-from headrace.model.texts import counted, duration_text
+from headrace.model.texts import counted
 from headrace.run.stop import StopSignal
 
 if TYPE_CHECKING:
-    from headrace.maintain.holders import RegisteredReader
     from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 
 _STEPS = ("optimize", "vacuum", "log", "checkpoints")
@@ -132,7 +131,6 @@ def _summary(found: tuple[MaintenanceResult, ...], *, dry_run: bool) -> str:
         "headrace pin orders --version 61 --for 30d",
         "headrace pin --list",
         "headrace pin orders --version 61 --remove",
-        "headrace pin orders --reader bi --max-lag 7d",
     )
 )
 @click.argument("table", required=False, shell_complete=complete_dataset)
@@ -143,67 +141,39 @@ def _summary(found: tuple[MaintenanceResult, ...], *, dry_run: bool) -> str:
     parse_time,
     name="seconds",
 )
-@option(
-    "--reader NAME", "Register a reader of another system, or record the version up to which it has read."
-)
-@option(
-    "--max-lag TIME",
-    "How long commits and files are kept for the reader, such as 7d. Required for a new reader.",
-    parse_time,
-)
-@option("--list", "List the pins and the readers of one table or of all tables.", name="shows")
-@option("--remove", "Remove the pin of the version, all pins of the table, or the reader.")
+@option("--list", "List the pins of one table or of all tables.", name="shows")
+@option("--remove", "Remove the pin of the version, or all pins of the table.")
 def pin(
     invocation: Invocation,
     table: str | None,
     version: int | None,
     seconds: float | None,
-    reader: str | None,
-    max_lag: float | None,
     shows: bool,
     remove: bool,
 ) -> Result:
-    """Keep a version of a table readable for a time, or register a reader of another system.
+    """Keep a version of a table readable for a time.
 
     `headrace maintain` keeps the files of a pinned version, and the part of the log that is needed to read
-    it. For a registered reader, it keeps the version that the reader has read, and all later versions, up to
-    the maximum lag. `VACUUM` in other engines ignores pins and readers.
+    it. `VACUUM` in other engines ignores pins.
     """
-    adds, of_reader = seconds is not None, reader is not None
+    adds = seconds is not None
     refuse(
-        (shows and (remove or adds or of_reader or version is not None), "--list takes no other option"),
+        (shows and (remove or adds or version is not None), "--list takes no other option"),
         (remove and adds, "--for adds a pin, and --remove removes one: give one of them"),
         (table is None and not shows, "name a table, or list the pins with --list"),
-        (
-            max_lag is not None and (not of_reader or remove),
-            "--max-lag needs --reader, and cannot be combined with --remove",
-        ),
-        (of_reader and adds, "--for sets the time of a pin; use --max-lag for a reader"),
-        (not (shows or remove or adds or of_reader), "say how long with --for, such as --for 30d"),
+        (not (shows or remove or adds), "say how long with --for, such as --for 30d"),
     )
     with invocation.pipeline() as pipeline:
         pins = pipeline.pins
         if shows:
-            found, readers = pins.list(table), pins.readers(table)
-            data = {"pins": [one.to_json() for one in found], "readers": [one.to_json() for one in readers]}
+            found = pins.list(table)
             lines = [
                 f"{one.table.short}  version {one.version}  until {one.until:%Y-%m-%d %H:%M} UTC"
                 for one in found
             ]
-            text = "\n".join([*lines, *map(_reader_line, readers)])
-            return Result(data=data, text=text or "No version is pinned, and no reader is registered.")
+            text = "\n".join(lines) or "No version is pinned."
+            return Result(data={"pins": [one.to_json() for one in found]}, text=text)
         assert table is not None
-        if reader is not None and remove:
-            gone = pins.remove_reader(table, reader)
-            text = (
-                f"{table}  reader {reader} is no longer registered"
-                if gone
-                else f"{table} has no reader {reader}"
-            )
-            return Result(data={"removed": [one.to_json() for one in gone]}, text=text)
-        if reader is not None:
-            known = pins.add_reader(table, reader, version, max_lag)
-            return Result(data={"reader": known.to_json()}, text=_reader_line(known))
         if remove:
             found = pins.remove(table, version)
             text = "\n".join(
@@ -214,11 +184,6 @@ def pin(
         pin = pins.add(table, version, seconds)
     text = f"{pin.table.short}  version {pin.version} is pinned until {pin.until:%Y-%m-%d %H:%M} UTC"
     return Result(data={"pinned": pin.to_json()}, text=text)
-
-
-def _reader_line(one: RegisteredReader) -> str:
-    lag = duration_text(one.max_lag_s)
-    return f"{one.table.short}  reader {one.name} has read version {one.version}; maximum lag: {lag}"
 
 
 @verb(

@@ -29,7 +29,7 @@ from headrace.observe.log import LogSettings
 from headrace.observe.read import rows_to_json
 from headrace.runtime.places import cache_folder
 from headrace.runtime.processes import start_bound, start_detached
-from headrace.shell.completion import Names, NamesCompleter, is_complete
+from headrace.shell.completion import Names, is_complete, make_completer
 from headrace.shell.queries import Answer
 from headrace.syntax.tokens import SqlTokenError, tokenize
 
@@ -204,7 +204,7 @@ class Prompt:
         self._show = show
         self._session: PromptSession[str] = PromptSession(
             history=History(cache_folder() / "sql_history"),
-            completer=NamesCompleter(names),
+            completer=make_completer(names),
             complete_while_typing=False,
             multiline=True,
             key_bindings=_bindings(),

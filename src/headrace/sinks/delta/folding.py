@@ -114,11 +114,7 @@ def _policy(
     properties = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.metadata().configuration()))
     own = TablePolicy().with_properties(properties)
     policy = own if maintenance is None else maintenance.policy(table, properties)
-    if not (policy.compact and policy.auto):
-        return None
-    # `MaintenanceScheduler` compacts closed partitions.
-    is_by_partition = snapshot.metadata().partitionColumns().nonEmpty()
-    return None if policy.closed_partitions is not None and is_by_partition else policy
+    return policy if policy.compact and policy.auto else None
 
 
 class SharedTable:

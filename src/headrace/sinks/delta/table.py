@@ -230,14 +230,11 @@ def create_table(
 
 
 def _delete_log(spark: SparkSession, log: Location) -> None:
-    if log.is_local:
-        log.delete_folder()
-        return
     from py4j.protocol import Py4JJavaError
 
     # Spark marks a folder of a bucket with an object whose name ends in a slash, and only Spark deletes it. A
-    # commit that another process has made meanwhile stays, and with it the folder.
-    log.delete_files(name for name in log.list_files() if not name.endswith(".json"))
+    # commit, or a checkpoint, that another process has made meanwhile stays, and with it the folder.
+    log.delete_files(name for name in log.list_files() if not name.endswith((".json", ".parquet")))
     jvm: Any = spark.sparkContext._jvm
     for folder in (*map(log.__truediv__, log.list_folders()), log):
         path = jvm.org.apache.hadoop.fs.Path(str(folder))
