@@ -195,7 +195,9 @@ def test_each_strategy_gives_the_rows_of_the_query(spark: SparkSession, tmp_path
     wrong = {name: one for name, one in found.items() if any(" " in text for text in one.values())}
     assert not wrong
     possible = {name for name, one in found.items() if "right" in one.values()}
-    assert QUERIES.keys() - possible == {"not in"}, {name: found[name] for name in QUERIES.keys() - possible}
+    assert QUERIES.keys() - possible == {"join with groups"}, {
+        name: found[name] for name in QUERIES.keys() - possible
+    }
 
 
 @pytest.mark.thorough
