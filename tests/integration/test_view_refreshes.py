@@ -97,7 +97,9 @@ def test_views_are_refreshed_by_what_has_changed(
     shop.check()
     assert cli(["events", "--project", str(shop.root), "--json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    print(events[-3:])
+    refreshed = {one["dataset"]: one for one in events if one["event"] == "view_refreshed"}
+    assert refreshed["sums"]["strategy"] == "merge"
+    assert refreshed["newest"]["reason"] == "it uses LIMIT"
     # Rows that another writer deletes, and changes.
     spark.sql(f"DELETE FROM delta.`{shop.table('silver')}` WHERE id % 3 = 0")
     shop.run_well("sums", "large", "ranked", "names", "newest", "usual")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import RefreshNotIncrementalError
@@ -21,17 +20,11 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.data_files import NoPositionsError
 from headrace.sinks.delta.increment import ViewIncrement
 from headrace.sinks.target import Committed, RefreshStamp
-from headrace.state.ledger import load_refresh_s, record_refresh
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_mark
 
-_SHORT_S = 2.0
-"""A refresh of the whole view that takes less is never replaced: an increment has seven to eight jobs."""
-_SHORT_FOR_KEYS_S = 5.0
-_MOST_MERGED = 0.2
-"""Up to this part of the view's rows, changed rows are merged."""
 _MOST_KEYS = 500_000
 
 
@@ -56,18 +49,6 @@ class ViewIncrements:
     view: MaterializedView
     storage: Storage
     is_streamed: bool
-    _full_s: float | None = field(default=None, init=False)
-
-    @cached_property
-    def _ledger(self) -> Location:
-        return self.storage.ledger(self.view.name, "view")
-
-    @property
-    def full_s(self) -> float | None:
-        """How many seconds the last refresh of the whole view took; ``None`` if that is not known."""
-        if self._full_s is None:
-            self._full_s = load_refresh_s(self._ledger)
-        return self._full_s
 
     def attempt(self, session: SparkSession, frame: DataFrame, stamp: RefreshStamp) -> Attempt:
         """Commit an increment, if that costs less than the whole view.
@@ -76,7 +57,6 @@ class ViewIncrements:
             RefreshNotIncrementalError: The view may only be refreshed by increments, and there is none.
         """
         full = Attempt(strategy="full", frame=frame, stamp=stamp)
-        begun: ViewIncrement | None = None
         try:
             self._check_policy()
             query = read_query(session, frame)
@@ -94,31 +74,21 @@ class ViewIncrements:
             finally:
                 increment.release()
         except (UnknownChangeError, NoPositionsError) as error:
-            return self._full(full, NotIncrementalError("CHANGES_NOT_AVAILABLE", str(error)), begun)
+            return self._full(full, NotIncrementalError("CHANGES_NOT_AVAILABLE", str(error)))
         except NotIncrementalError as error:
-            return self._full(full, error, begun)
-        return replace(full, strategy=increment.strategy, stamp=full.stamp, committed=committed)
+            return self._full(full, error)
+        return replace(full, strategy=increment.strategy, committed=committed)
 
-    def measured(self, seconds: float) -> None:
-        """Record how long the whole view took."""
-        self._full_s = seconds
-        record_refresh(self._ledger, seconds)
-
-    def _full(self, full: Attempt, error: NotIncrementalError, begun: ViewIncrement | None) -> Attempt:
-        is_first = begun is not None and begun.version < 0
-        if (
-            self.view.refresh_policy == "incremental strict"
-            and not is_first
-            and error.code != "FIRST_REFRESH"
-        ):
+    def _full(self, full: Attempt, error: NotIncrementalError) -> Attempt:
+        name = self.view.name.short
+        if self.view.refresh_policy == "incremental strict" and error.code != "FIRST_REFRESH":
             raise RefreshNotIncrementalError(
-                f"{self.view.name.short} cannot be refreshed by an increment: {error}",
+                f"{name} cannot be refreshed by what has changed: {error}",
                 location=self.view.location,
                 facts=("the view keeps its rows",),
                 remedies=(
-                    "let it be computed as a whole where that is needed: REFRESH POLICY INCREMENTAL, or "
+                    "compute the whole view where that is needed: REFRESH POLICY INCREMENTAL, or in Python "
                     'refresh_policy="incremental"',
-                    f"or compute it as a whole once:   headrace full-refresh {self.view.name.short}",
                 ),
                 params={"view": str(self.view.name), "reason": error.code},
             )
@@ -126,13 +96,11 @@ class ViewIncrements:
 
     def _check_policy(self) -> None:
         view = self.view
-        if view.refresh_policy == "full":
-            raise NotIncrementalError("REFRESH_POLICY", "its refresh policy is FULL")
+        if view.refresh_policy in ("auto", "full"):
+            text = f"its refresh policy is {view.refresh_policy.upper()}"
+            raise NotIncrementalError("REFRESH_POLICY", text)
         if view.expectations:
             raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
-        if view.refresh_policy == "auto" and self.full_s is not None and self.full_s < _SHORT_S:
-            text = f"the last refresh of the whole view took {self.full_s:.1f} s"
-            raise NotIncrementalError("CHEAPER_IN_FULL", text)
 
     def _tables(self, query: ViewQuery, stamp: RefreshStamp) -> dict[str, InputTable]:
         """The tables of the query at the versions of the stamp."""
@@ -148,38 +116,23 @@ class ViewIncrements:
         return found
 
     def _find(self, leaves: Leaves, begun: ViewIncrement) -> Increment:
-        """The increment that costs least."""
-        view, version, is_auto = (
-            self.storage.table(self.view.name),
-            begun.version,
-            self.view.refresh_policy == "auto",
-        )
-        if is_auto and self.full_s is None:
-            text = "no refresh of the whole view has been measured yet"
-            raise NotIncrementalError("NOT_MEASURED", text)
+        """The increment that costs least: rows to add, aggregates to combine, or keys to compute again."""
         if leaves.only_gains:
             try:
-                return Increment(
-                    strategy="append", added=leaves.query.frame(leaves.delta(leaves.query.root, "gained"))
-                )
+                added = leaves.query.frame(leaves.delta(leaves.query.root, "gained"))
+                return Increment(strategy="append", added=added)
             except NotIncrementalError:
                 pass
         if self.is_streamed:
-            text = "a stream reads the view, and rows of it change"
-            raise NotIncrementalError("STREAMED", text)
-        rows = begun.row_count
+            raise NotIncrementalError("STREAMED", "a stream reads the view, and rows of it change")
+        begun.check_positions()
+        view, version = self.storage.table(self.view.name), begun.version
         try:
-            if is_auto and leaves.changed_row_count > _MOST_MERGED * rows:
-                text = f"{leaves.changed_row_count:,} rows have changed, and the view has {rows:,}"
-                raise NotIncrementalError("CHANGE_TOO_LARGE", text)
             return merge(leaves, view, version)
         except NotIncrementalError as error:
             not_merged = error
-        if is_auto and (self.full_s or 0) < _SHORT_FOR_KEYS_S:
-            raise not_merged
-        most = _MOST_KEYS if not is_auto else min(_MOST_KEYS, max(1_000, rows // 50))
         try:
-            return compute_again(leaves, view, version, most)
+            return compute_again(leaves, view, version, _MOST_KEYS)
         except NotIncrementalError as error:
             raise (error if error.code == "CHANGE_TOO_LARGE" else not_merged) from None
 

@@ -171,9 +171,6 @@ class ViewRunner:
         with self.context.maintenance.turn(self.context.settings.storage.table(view.name)):
             attempt = self.increments.attempt(session, df, stamp)
             committed = attempt.committed or self._replace(writer, attempt)
-        duration_s = time.monotonic() - started
-        if attempt.committed is None:
-            self.increments.measured(duration_s)
         self._register()
         # A compaction during the next refresh would make the refresh fail.
         self.context.maintenance.offer(
@@ -185,7 +182,7 @@ class ViewRunner:
                 dataset=view.name,
                 version=committed.version,
                 rows=committed.counts.accepted,
-                duration_s=duration_s,
+                duration_s=time.monotonic() - started,
                 strategy=attempt.strategy,
                 reason=attempt.reason,
                 quarantined=committed.counts.quarantined,

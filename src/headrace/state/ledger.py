@@ -23,7 +23,6 @@ from headrace.storage.location import Location
 _LOSSES = "losses.json"
 _LATE = "late.json"
 _VIEW = "created.json"
-_REFRESH = "refresh.json"
 _SUPERSEDED = json.dumps({"flow": "", "table_id": "", "versions": [0, -1], "batches": [], "others": []})
 """The content of a fold that was put aside. Its file is not deleted: another process can have folded anew
 meanwhile."""
@@ -241,19 +240,6 @@ def record_view(folder: Location, pipeline: str, view: TableName, table_id: str)
     record = {"headrace": 1, "pipeline": pipeline, "dataset": str(view), "table_id": table_id}
     if path.find_json() != record:
         path.replace_json(record)
-
-
-def record_refresh(folder: Location, seconds: float) -> None:
-    """Record how long the last refresh of a whole view took."""
-    (folder / _REFRESH).replace_json({"headrace": 1, "seconds": round(seconds, 3)})
-
-
-def load_refresh_s(folder: Location) -> float | None:
-    """How many seconds the last refresh of a whole view took; ``None`` if that is not known."""
-    try:
-        return float((folder / _REFRESH).find_json()["seconds"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def compact(entries: Iterable[Mapping[str, Any]], join_marks: JoinMarks) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from headrace.model.counts import BatchCounts
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_increment
 from headrace.sinks.delta.data_files import MaskedRows, collect, find_positions, list_files, mask_rows
-from headrace.sinks.delta.placed_rows import check_positions, table_rows
+from headrace.sinks.delta.placed_rows import table_rows
 from headrace.sinks.delta.replace import last_refresh
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, write_files
@@ -31,6 +31,14 @@ class ViewIncrement:
         if self.version >= 0 and newest_version(path) == self.version:
             self.last = last_refresh(path)
 
+    def check_positions(self) -> None:
+        """Check that rows of the view can be removed by their positions.
+
+        Raises:
+            NoPositionsError: They cannot.
+        """
+        check_positions(self._session, self._transaction)
+
     def commit(
         self, stamp: RefreshStamp, added: DataFrame, removed: DataFrame | None, facts: Mapping[str, Any]
     ) -> Committed:
@@ -45,7 +53,7 @@ class ViewIncrement:
         masked = MaskedRows()
         count = 0
         if removed is not None:
-            check_positions(session, transaction)
+            self.check_positions()
             found = collect(removed.distinct())
             if count := found.num_rows:
                 files = list_files(session, transaction.snapshot())
