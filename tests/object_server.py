@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,7 +46,6 @@ _READY = re.compile(r"Running on (http://\S+)")
 class ObjectServer:
     url: str
     log: list[str] = field(default_factory=list, repr=False)
-    _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     @cached_property
     def client(self) -> Any:
@@ -77,7 +76,8 @@ class ObjectServer:
         return [found[1] for found in map(_REQUEST.search, list(self.log)) if found is not None]
 
     def make_bucket(self) -> str:
-        name = f"bucket-{os.getpid()}-{next(self._numbers)}"
+        # Spark keeps the client of a bucket, also after its server has ended.
+        name = f"bucket-{uuid.uuid4().hex[:12]}"
         self.client.create_bucket(Bucket=name)
         return name
 

@@ -521,7 +521,7 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
                     "left": "int",
                     "accepted": "int",
                     "dropped": "int",
-                    "replay": "int?",
+                    "replay": "text?",
                     "version": "int?",
                 }
             ],

@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from markdown_it import MarkdownIt
 
 from headrace.cli.main import run as run_command
+from object_server import ObjectServer
 from proof.ledger import TIMEOUT_S, settings
 from proof.shop import tables_of
 
@@ -81,10 +82,19 @@ def own_names(bootstrap: str, spark: SparkSession) -> Iterator[None]:
         future.result(TIMEOUT_S)
 
 
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bucket of the page about buckets."""
+    if request.getfixturevalue("page").stem == "object-storage":
+        server: ObjectServer = request.getfixturevalue("object_server")
+        server.reach(monkeypatch)
+        server.client.create_bucket(Bucket="shop-lake")
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_of_the_docs_does_what_it_says(
-    page: Path, tmp_path: Path, own_names: None, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, own_names: None, bucket: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()

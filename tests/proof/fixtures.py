@@ -18,13 +18,16 @@ from s3_proxy import S3Proxy
 
 MakeLake = Callable[[str], Lake]
 
-ON_BOTH = pytest.mark.parametrize("lake_kind", ["disk", pytest.param("s3", marks=pytest.mark.thorough)])
+ON_BOTH = pytest.mark.parametrize("lake_kind", ["disk", "s3"])
 """For a test on a local disk and on S3."""
+
+MORE_ON_S3 = pytest.mark.parametrize("lake_kind", ["disk", pytest.param("s3", marks=pytest.mark.thorough)])
+"""For a test on a local disk, and on S3 in the long check."""
 
 
 @pytest.fixture
 def lake_kind() -> str:
-    """Where the storages of the pipelines are. `ON_BOTH` replaces it."""
+    """Where the storages of the pipelines are. `ON_BOTH` and `MORE_ON_S3` replace it."""
     return "disk"
 
 

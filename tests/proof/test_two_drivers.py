@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from headrace.model.names import TableName
 from headrace.run.failpoints import Point
 from headrace.state.lease import EXPIRES_VARIABLE
 from proof.driver import start
-from proof.fixtures import ON_BOTH
 from proof.shop import BRONZE, SILVER, Shop, rows
 from waiting import until
 
@@ -35,7 +35,7 @@ for name, kind in (("newest", 1), ("history", 2)):
 """
 FLOWS = ("bronze", "silver", "newest", "history")
 POINTS: tuple[Point, ...] = ("batch-start", "before-commit", "after-commit", "after-batch")
-CORNERS = {("newest", "before-commit"), ("bronze", "after-commit")}
+CORNERS = {("before-commit", "newest", "disk"), ("after-commit", "bronze", "disk")}
 REFUSALS = ("BATCH_FENCED", "CHECKPOINT_BEHIND_TABLE")
 
 
@@ -61,13 +61,11 @@ def check(shop: Shop) -> None:
     assert ids([row for row in history if row["__END_AT"] is None]) == sorted(newest)
 
 
-@ON_BOTH
 @pytest.mark.parametrize(
-    ("point", "flow"),
+    ("point", "flow", "lake_kind"),
     [
-        pytest.param(point, flow, marks=() if (flow, point) in CORNERS else pytest.mark.thorough)
-        for point in POINTS
-        for flow in FLOWS
+        pytest.param(*case, marks=() if case in CORNERS else pytest.mark.thorough)
+        for case in product(POINTS, FLOWS, ("disk", "s3"))
     ],
 )
 def test_a_driver_that_wakes_after_another_took_over_changes_no_row(
@@ -79,7 +77,7 @@ def test_a_driver_that_wakes_after_another_took_over_changes_no_row(
         driver.wait_at(point)
         driver.stand_still()
         leases = {name: shop.storage.lease(TableName(shop.database, name), name) for name in FLOWS}
-        mine = {path: path.read_bytes() for path in leases.values() if path.exists()}
+        mine = [(path, path.read_bytes()) for path in leases.values() if path.exists()]
         monkeypatch.setenv(EXPIRES_VARIABLE, "1")
         stopped = time.monotonic()
         until(lambda: time.monotonic() - stopped > 1.5, "its leases have expired")
@@ -88,7 +86,7 @@ def test_a_driver_that_wakes_after_another_took_over_changes_no_row(
         shop.run_well()
         after = shop.versions()
         # As if it had looked at its leases just before: only the commits are left to stop it.
-        for path, text in mine.items():
+        for path, text in mine:
             path.write_bytes(text)
         driver.go_on(point)
         driver.wake()

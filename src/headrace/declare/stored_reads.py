@@ -154,7 +154,7 @@ def folder_path(active: ActivePipeline, arguments: Arguments, path: Any) -> Loca
     if location is None:
         raise arguments.invalid(
             "path",
-            f"{text} is not a local folder; only local folders are supported",
+            f"{text} is neither a local folder nor one of a bucket (s3://BUCKET/FOLDER)",
             "or name a local copy in headrace.yml:   paths: {s3a://bucket: ./bucket}",
         )
     return location

@@ -207,6 +207,13 @@ def _remedies(condition: str, text: str) -> list[str]:
     return []
 
 
+_NO_CLIENT = re.compile(r'No FileSystem for scheme "?(\w+)')
+S3_CLIENT = (
+    "let Spark have the client of S3: add a key to headrace.yml, such as   "
+    "object_storage: {s3: {region: us-east-1}}"
+)
+
+
 def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -> HeadraceError:
     from pyspark.errors import PySparkException
 
@@ -245,6 +252,8 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
             text, remedies = missing
     else:
         text = f"{type(error).__name__}: {text}"
+    if (client := _NO_CLIENT.search(text)) is not None and client[1] in ("s3", "s3a"):
+        remedies = [S3_CLIENT]
     summary, *rest = text.splitlines()
     return QueryFailedError(
         f"the query of `{name}` failed: {summary}",

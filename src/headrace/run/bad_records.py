@@ -111,9 +111,7 @@ class DriftCheck:
             batch=stamp.batch,
             example=example,
         )
-        version = self.trial.fit(
-            session, evolving.versions.source, evolving.schema.fieldNames(), version, stamp
-        )
+        version = self.trial.fit(session, evolving, version, stamp)
         if evolving.versions.add(version):
             self._report(stamp, version.added, version.example, version.number)
         reach("schema-added", stamp.flow, stamp.batch)

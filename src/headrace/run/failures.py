@@ -71,7 +71,10 @@ _UNREADABLE = re.compile(
     # write says that another writer was first; of a read, that the file was replaced since it was listed.
     r"|org\.apache\.hadoop\.fs\.s3a\.(?!RemoteFileChanged)\w+Exception: [^\n]*"
     r"|RemoteFileChangedException: (?:re-?open|open|read\w*|GET)\b[^\n]*"
-    r"|software\.amazon\.awssdk\.core\.exception\.\w+Exception: [^\n]*",
+    r"|software\.amazon\.awssdk\.core\.exception\.\w+Exception: [^\n]*"
+    # Spark's text of a failed query begins with the message of Hadoop's exception, without its class.
+    r"|software\.amazon\.awssdk\.services\.s3\.model\."
+    r"(?:NoSuchBucketException: |\w+Exception: [^\n]*Status Code: (?:403|429|5\d\d))[^\n]*",
     re.MULTILINE,
 )
 """Messages about a table, checkpoint or file whose disk or store does not answer, or refuses this process."""

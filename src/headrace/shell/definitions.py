@@ -1,11 +1,14 @@
-"""The folder in the storage with what `headrace sql` has defined: tables, scans and streams.
+"""What `headrace sql` has defined in a storage: tables, scans and streams.
 
-It is a pipeline: a spec, and an SQL file for each Delta table, scan and stream.
+The storage has the statements. A stream runs as a pipeline: a spec, and an SQL file for each Delta table,
+scan and stream. These files are in the same folder, or on this machine if the storage is in a bucket.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +22,10 @@ from headrace.errors import (
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.secrets import is_secret_key
 from headrace.plan.stored import load_stored
 from headrace.project.ingest_code import build_spec
-from headrace.runtime.places import replace_file
+from headrace.runtime.places import cache_folder, replace_file
 from headrace.shell.stream_sql import (
     FlowSql,
     build_flow,
@@ -36,7 +40,6 @@ from headrace.storage.local import link_folder, remove_link
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
-from headrace.syntax.locations import display_path
 from headrace.syntax.sql import SqlText
 from headrace.syntax.stream_statements import (
     CreateScan,
@@ -53,8 +56,7 @@ _CODE = "transformations"
 
 
 class Definitions:
-    """The definitions in a storage. A storage in an object store has none: queries work there, and statements
-    that define something are refused."""
+    """The definitions in a storage."""
 
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
@@ -62,7 +64,11 @@ class Definitions:
 
     @property
     def root(self) -> Path:
-        return self._location.local_path
+        """The folder of the files from which a stream runs."""
+        if self._location.is_local:
+            return self._location.local_path
+        mark = hashlib.sha256(self._location.path.encode()).hexdigest()[:20]
+        return cache_folder() / "streams" / mark
 
     def name_of(self, parts: tuple[str, ...]) -> TableName:
         return TableName.of_parts(parts, self.settings.database, self.settings.catalog)
@@ -74,21 +80,18 @@ class Definitions:
         return definition.name
 
     def names(self, kind: Kind) -> list[str]:
-        if not self._location.is_local:
-            return []
-        files = (self.root / _STATEMENTS).glob(f"{kind}.*.sql")
-        return sorted(file.stem.partition(".")[2] for file in files)
+        files = (self._location / _STATEMENTS).list_files()
+        found = (file.removesuffix(".sql").partition(".") for file in files if file.endswith(".sql"))
+        return sorted(name for one, _, name in found if one == kind)
 
     def find(self, kind: Kind, name: str) -> tuple[Definition, str] | None:
         """A definition, and its statement; ``None`` if there is none."""
-        if not self._location.is_local:
-            return None
         file = self._file(kind, name)
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        location = SourceLocation(display_path(file, self.root), 1, 1, is_sql=True)
+        location = SourceLocation("/".join(file.below(self._location)), 1, 1, is_sql=True)
         found = parse_stream_statement(Cursor(SqlText(text, location)))
         assert isinstance(found, CreateTable | CreateScan | CreateStream)
         if isinstance(found, CreateStream) and found.name is None:
@@ -136,6 +139,7 @@ class Definitions:
                 ],
                 params={"kind": kind, "name": key},
             )
+        self._check_secrets(definition.options, definition.location)
         if isinstance(definition, CreateTable):
             self._check_table(definition)
         elif isinstance(definition, CreateScan):
@@ -145,12 +149,16 @@ class Definitions:
 
     def write(self, kind: Kind, name: str, text: str) -> None:
         """Keep the statement of a definition, in place of an earlier one."""
+        file = self._file(kind, name)
+        if not self._location.is_local:
+            file.replace(text)
+            return
         with self._location.writing():
-            _write(self._file(kind, name), text)
+            _write(file.local_path, text)
 
     def remove(self, kind: Kind, name: str) -> None:
         """Forget a definition; rows and checkpoints stay."""
-        self._file(kind, name).unlink(missing_ok=True)
+        self._file(kind, name).delete()
         self._code(kind, name).unlink(missing_ok=True)
 
     def lease(self, name: str) -> Location:
@@ -181,14 +189,16 @@ class Definitions:
         for file, text in texts.items():
             _write(file, text)
         settings = self.settings
-        storage = os.path.relpath(str(settings.storage.root), self.root)
+        root = settings.storage.root
+        storage = os.path.relpath(str(root), self.root) if root.is_local else str(root)
         spec = build_spec(
             self.root, settings.name, storage, settings.database, settings.kafka, settings.configuration
         )
         _write(self.root / "headrace.yml", spec)
         self._link_checkpoint(stream, target, name)
         libraries = tuple(f"{_CODE}/{file.name}" for file in texts)
-        return replace(settings, file=self.root / "headrace.yml", libraries=libraries), flow
+        file, kept_in = self.root / "headrace.yml", None if root.is_local else self._location
+        return replace(settings, file=file, kept_in=kept_in, libraries=libraries), flow
 
     def _source(self, scan: CreateScan) -> CreateTable | None:
         """The definition of the table of a scan; ``None`` for a table of the storage."""
@@ -249,8 +259,21 @@ class Definitions:
         remove_link(self.settings.storage.table(name))
         self.remove("table", str(name))
 
+    def _check_secrets(self, options: Mapping[str, str], location: SourceLocation) -> None:
+        """Refuse a secret that would be in a bucket. On a local disk, only the owner can read it."""
+        found = next(filter(is_secret_key, options), None)
+        if found is not None and not self._location.is_local:
+            problem = f"the statement has a secret (`{found}`), and the storage is a bucket"
+            name = found.removeprefix("kafka.")
+            raise invalid_sql(
+                location, problem, f"set it in headrace.yml:   kafka: {{{name}: ${{KAFKA_SECRET}}}}"
+            )
+
     def _folder(self, text: str, location: SourceLocation) -> Path:
         """A folder on a local disk; a relative path begins at the folder of the pipeline."""
+        if not self._location.is_local:
+            problem = f"the path `{text}` needs a storage on a local disk, and this one is a bucket"
+            raise invalid_sql(location, problem, "leave the path out: the storage has a folder for it")
         path = self.settings.paths.map(text).removeprefix("file://").removeprefix("file:")
         if ":" in path.partition("/")[0] or not text.strip():
             remedy = "leave the path out: the storage has a folder for the table"
@@ -270,8 +293,8 @@ class Definitions:
             raise invalid_sql(stream.location, problem, "name an empty folder").with_(facts=facts)
         _link(link, folder, stream.location)
 
-    def _file(self, kind: Kind, name: str) -> Path:
-        return self.root / _STATEMENTS / f"{kind}.{name.casefold()}.sql"
+    def _file(self, kind: Kind, name: str) -> Location:
+        return self._location / _STATEMENTS / f"{kind}.{name.casefold()}.sql"
 
     def _code(self, kind: Kind, name: str) -> Path:
         return self.root / _CODE / f"{kind}_{name.casefold()}.sql"

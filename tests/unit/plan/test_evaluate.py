@@ -80,6 +80,17 @@ def test_a_missing_jdbc_driver_is_an_error_with_the_line_for_the_spec(
     assert "java.base" not in str(error)
 
 
+def test_a_bucket_that_spark_has_no_client_for_has_a_remedy() -> None:
+    error = _failed(
+        JavaFailed('No FileSystem for scheme "s3"'), Path("/"), "orders", SourceLocation("a.py", 2)
+    )
+    assert "object_storage: {s3: {region: us-east-1}}" in error.remedies[0]
+    error = _failed(
+        JavaFailed('No FileSystem for scheme "gs"'), Path("/"), "orders", SourceLocation("a.py", 2)
+    )
+    assert "object_storage" not in error.remedies[0]
+
+
 @pytest.mark.parametrize(
     ("file", "setting"),
     [

@@ -284,6 +284,26 @@ def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease()
     assert code(chain) == ("LEASE_LOST", False)
 
 
+@pytest.mark.parametrize(
+    ("answer", "status", "passes"),
+    [
+        ("NoSuchBucket", 404, True),
+        ("S3", 403, True),
+        ("S3", 503, True),
+        ("S3", 412, False),
+        ("NoSuchKey", 404, False),
+    ],
+)
+def test_a_bucket_that_is_away_or_refuses_is_waited_for(answer: str, status: int, passes: bool) -> None:
+    message = (
+        "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: `checkpoints/0001/offsets/1': "
+        "Writing Object on checkpoints/0001/offsets/1: software.amazon.awssdk.services.s3.model."
+        f"{answer}Exception: an answer (Service: S3, Status Code: {status}, Request ID: null) (SDK Attempt "
+        f"Count: 1):{answer}: an answer (Service: S3, Status Code: {status}) SQLSTATE: XXKST"
+    )
+    assert code(message) == (("STORAGE_UNREADABLE", True) if passes else ("FLOW_FAILED", False))
+
+
 @pytest.mark.parametrize("operation", ["open s3://lake/t/1.json at 0 on", "re-open", "read", "GET"])
 def test_a_file_that_was_replaced_since_it_was_listed_is_read_again(operation: str) -> None:
     changed = "org.apache.hadoop.fs.s3a.RemoteFileChangedException: {} `s3://lake/t/1.json': Change reported"

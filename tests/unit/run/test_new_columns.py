@@ -10,9 +10,11 @@ import pytest
 from stores import memory_location
 
 from headrace.errors import QueryFailedError, RecordDriftedError, SourceUnsupportedError
+from headrace.model.declarations import Drift
 from headrace.model.queries import PythonQuery
 from headrace.run.flows import SamePlans, UpdateFlows
 from headrace.run.new_columns import ColumnTrial
+from headrace.sources.bad_records import Evolving
 from headrace.state.kept_schemas import SchemaVersion, SchemaVersions
 
 NOTHING = cast(Any, None)
@@ -28,12 +30,16 @@ def flow_with(query: Any = NOTHING, **types: Any) -> Any:
     return SimpleNamespace(flow=flow, schema=schema(**types))
 
 
-def types_after(planned: Any, build: Any, **new: Any) -> dict[str, Any]:
+VERSIONS = SchemaVersions(memory_location(), "f topic t")
+EVOLVE = Drift("evolve")
+
+
+def types_after(planned: Any, build: Any, drift: Drift = EVOLVE, **new: Any) -> dict[str, Any]:
     """The types of a source's columns, which had the columns `id` before. `build`: gives the columns of the
     query, as pairs, from the types of the source's columns."""
 
     def build_ranges(session: Any, planned: Any, ranges: Any, checkpoint: Any) -> Any:
-        newest = SchemaVersions(memory_location(), "f topic t").newest()
+        newest = VERSIONS.newest()
         fields = (newest.schema if newest else schema(id="long"))["fields"]
         found: Sequence[tuple[str, Any]] = build({one["name"]: one["type"] for one in fields})
         built = [field for name, kind in found for field in schema(**{name: kind})["fields"]]
@@ -51,7 +57,9 @@ def types_after(planned: Any, build: Any, **new: Any) -> dict[str, Any]:
     )
     trial = ColumnTrial(planned=planned, build_ranges=build_ranges, checkpoint=NOTHING)
     stamp: Any = SimpleNamespace(ranges=())
-    fitted = trial.fit(NOTHING, "f topic t", ["id"], version, stamp)
+    known: Any = SimpleNamespace(fieldNames=lambda: ["id"])
+    evolving = Evolving(versions=VERSIONS, number=0, schema=known, drift=drift)
+    fitted = trial.fit(NOTHING, evolving, version, stamp)
     return {one["name"]: one["type"] for one in fitted.schema["fields"]}
 
 
@@ -81,12 +89,12 @@ def test_a_query_that_returns_both_columns_is_refused() -> None:
     with pytest.raises(RecordDriftedError) as caught:
         types_after(flow_with(id="long", SIZE="string"), build, size="string", more="long")
     assert caught.value.params == {"flow": "f", "columns": ["size"], "path": "in/2.csv"}
-    assert len(caught.value.remedies) == 1
+    assert len(caught.value.remedies) == 2
     # Methods of a DataFrame help in a Python function only.
     query = PythonQuery.__new__(PythonQuery)
     with pytest.raises(RecordDriftedError) as caught:
         types_after(flow_with(query, id="long", SIZE="string"), build, size="string")
-    assert len(caught.value.remedies) == 3
+    assert len(caught.value.remedies) == 4
 
 
 def test_a_column_whose_type_the_query_cannot_have_is_refused() -> None:
@@ -114,6 +122,24 @@ def test_a_query_that_fails_without_the_column_too_is_not_blamed_on_it() -> None
 
     with pytest.raises(QueryFailedError, match="away"):
         types_after(flow_with(id="long"), fails, size="long")
+
+
+@pytest.mark.parametrize(
+    ("drift", "argument"),
+    [
+        (Drift(None, {"size": "evolve", "n": "fail"}), '{"size": "rescue", "n": "fail"}'),
+        # Auto Loader has no such argument.
+        (Drift("evolve", {"id": "rescue"}), None),
+    ],
+)
+def test_the_remedy_keeps_the_other_actions_of_the_reader(drift: Drift, argument: str | None) -> None:
+    def build(types: Any) -> list[tuple[str, str]]:
+        return [*types.items(), ("SIZE", "string")]
+
+    with pytest.raises(RecordDriftedError) as caught:
+        types_after(flow_with(id="long", SIZE="string"), build, drift=drift, size="string")
+    found = [one.partition("drift=")[2] for one in caught.value.remedies if "drift=" in one]
+    assert found == ([] if argument is None else [argument])
 
 
 def test_a_query_whose_sources_cannot_be_read_again_is_left_to_its_next_plan() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import memory_location
 
 from headrace.errors import (
     HeadraceError,
@@ -17,6 +19,7 @@ from headrace.errors import (
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.runtime.places import CACHE_VARIABLE
 from headrace.shell.definitions import Definitions
 from headrace.storage.layout import Storage
 from headrace.syntax.sql import SqlText
@@ -63,6 +66,49 @@ def test_a_stream_is_a_pipeline_of_its_table_its_scan_and_its_flow(
     for file in (*files, *(settings.root / "statements").iterdir()):
         assert file.stat().st_mode & 0o077 == 0, "options can have passwords"
     assert definitions.settings.redactor.data("hidden") != "hidden"
+
+
+def test_statements_in_a_bucket_are_those_of_all_machines(
+    definitions: Definitions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    storage = Storage(memory_location())
+    in_bucket = replace(definitions.settings, storage=storage)
+    kafka, scan, table = (
+        "CREATE TABLE k USING kafka OPTIONS (subscribe 's')",
+        SCAN,
+        "CREATE TABLE t (id LONG) USING delta",
+    )
+    stream = "CREATE STREAM j INSERT INTO t SELECT offset FROM s"
+    assert add(Definitions(in_bucket), kafka, scan, table, stream) == [True] * 4
+    with pytest.raises(SqlNameTakenError):
+        add(Definitions(in_bucket), scan)
+
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "another machine"))
+    there = Definitions(in_bucket)
+    assert [there.names(kind) for kind in ("table", "scan", "stream")] == [
+        ["default.k", "default.t"],
+        ["s"],
+        ["j"],
+    ]
+    found, text = there.stream("j")
+    assert text == stream
+    settings, _ = there.open("j", found)
+    assert (settings.root / settings.libraries[-1]).read_text().startswith("CREATE FLOW")
+    assert settings.root.is_relative_to(tmp_path / "another machine")
+    there.remove("stream", "j")
+    assert Definitions(in_bucket).names("stream") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [(KAFKA, "has a secret"), (TABLE, "needs a storage on a local disk")]
+)
+def test_a_bucket_gets_no_secrets_and_no_links(definitions: Definitions, text: str, problem: str) -> None:
+    storage = Storage(memory_location())
+    in_bucket = Definitions(replace(definitions.settings, storage=storage))
+    with pytest.raises(SqlInvalidError, match=problem) as caught:
+        add(in_bucket, text)
+    assert caught.value.location is not None and caught.value.remedies
+    assert list(storage.root.walk()) == []
 
 
 def test_a_second_definition_is_refused_or_kept(definitions: Definitions) -> None:
