@@ -81,7 +81,8 @@ class ViewIncrements:
 
     def _full(self, full: Attempt, error: NotIncrementalError) -> Attempt:
         name = self.view.name.short
-        if self.view.refresh_policy == "incremental strict" and error.code != "FIRST_REFRESH":
+        is_new = error.code in ("FIRST_REFRESH", "QUERY_CHANGED")
+        if self.view.refresh_policy == "incremental strict" and not is_new:
             raise RefreshNotIncrementalError(
                 f"{name} cannot be refreshed by what has changed: {error}",
                 location=self.view.location,

@@ -10,7 +10,7 @@ from headrace.model.counts import BatchCounts
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_increment
 from headrace.sinks.delta.data_files import MaskedRows, collect, find_positions, list_files, mask_rows
-from headrace.sinks.delta.placed_rows import table_rows
+from headrace.sinks.delta.placed_rows import check_positions, table_rows
 from headrace.sinks.delta.replace import last_refresh
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, write_files
