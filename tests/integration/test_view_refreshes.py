@@ -30,7 +30,7 @@ def large():
 
 @hr.materialized_view(refresh_policy="incremental")
 def ranked():
-    return spark.sql("SELECT id, rank() OVER (PARTITION BY name ORDER BY offset, partition) AS r FROM silver")
+    return spark.sql("SELECT id, name, rank() OVER (PARTITION BY name ORDER BY offset, partition) AS r FROM silver")
 
 @hr.materialized_view(refresh_policy="incremental")
 def names():
@@ -54,7 +54,7 @@ def strict():
 CHECKED = {
     "sums": "SELECT name, sum(sales), count(sales), count(*) FROM {silver} GROUP BY name",
     "large": "SELECT id, name FROM {silver} WHERE sales > 3",
-    "ranked": "SELECT id, rank() OVER (PARTITION BY name ORDER BY offset, partition) FROM {silver}",
+    "ranked": "SELECT id, name, rank() OVER (PARTITION BY name ORDER BY offset, partition) FROM {silver}",
     "names": "SELECT name, count(*) FROM {silver} GROUP BY name HAVING count(*) > 1",
     "usual": "SELECT name, count(*) FROM {silver} GROUP BY name",
 }
