@@ -30,7 +30,8 @@ def large():
 
 @hr.materialized_view(refresh_policy="incremental")
 def ranked():
-    return spark.sql("SELECT id, name, rank() OVER (PARTITION BY name ORDER BY offset, partition) AS r FROM silver")
+    rank = "rank() OVER (PARTITION BY name ORDER BY offset, partition)"
+    return spark.sql(f"SELECT id, name, {rank} AS r FROM silver")
 
 @hr.materialized_view(refresh_policy="incremental")
 def names():

@@ -57,8 +57,11 @@ class ViewIncrements:
             RefreshNotIncrementalError: The view may only be refreshed by increments, and there is none.
         """
         full = Attempt(strategy="full", frame=frame, stamp=stamp)
+        if self.view.refresh_policy in ("auto", "full"):
+            return full
         try:
-            self._check_policy()
+            if self.view.expectations:
+                raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
             query = read_query(session, frame)
             check_query(query)
             now = self._tables(query, stamp)
@@ -94,14 +97,6 @@ class ViewIncrements:
                 params={"view": str(self.view.name), "reason": error.code},
             )
         return replace(full, code=error.code, reason=str(error))
-
-    def _check_policy(self) -> None:
-        view = self.view
-        if view.refresh_policy in ("auto", "full"):
-            text = f"its refresh policy is {view.refresh_policy.upper()}"
-            raise NotIncrementalError("REFRESH_POLICY", text)
-        if view.expectations:
-            raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
 
     def _tables(self, query: ViewQuery, stamp: RefreshStamp) -> dict[str, InputTable]:
         """The tables of the query at the versions of the stamp."""

@@ -318,7 +318,17 @@ class TableClauses:
         self.ignored.append((clause, self._cursor.locate(first)))
 
 
-_CLAUSES = ("AS", "USING", "PARTITIONED", "CLUSTER", "COMMENT", "TBLPROPERTIES", "SCHEDULE", "LOCATION")
+_CLAUSES = (
+    "AS",
+    "REFRESH",
+    "USING",
+    "PARTITIONED",
+    "CLUSTER",
+    "COMMENT",
+    "TBLPROPERTIES",
+    "SCHEDULE",
+    "LOCATION",
+)
 _REFUSED: Mapping[str, tuple[str, ...]] = {
     "OPTIONS": (),
     "WITH": (),
