@@ -281,7 +281,8 @@ class TableClauses:
             self._once(first, "refresh_policy", self._policy())
         elif cursor.at("SCHEDULE") or cursor.at("TRIGGER", "ON"):
             clause = cursor.next().value.upper()
-            cursor.until(lambda: cursor.token.is_word(*_CLAUSES))
+            # `SCHEDULE REFRESH EVERY 1 DAY` has the same word.
+            cursor.until(lambda: cursor.token.is_word(*_CLAUSES) or cursor.at("REFRESH", "POLICY"))
             self._ignore(first, clause)
         else:
             raise self._refused()
@@ -318,17 +319,7 @@ class TableClauses:
         self.ignored.append((clause, self._cursor.locate(first)))
 
 
-_CLAUSES = (
-    "AS",
-    "REFRESH",
-    "USING",
-    "PARTITIONED",
-    "CLUSTER",
-    "COMMENT",
-    "TBLPROPERTIES",
-    "SCHEDULE",
-    "LOCATION",
-)
+_CLAUSES = ("AS", "USING", "PARTITIONED", "CLUSTER", "COMMENT", "TBLPROPERTIES", "SCHEDULE", "LOCATION")
 _REFUSED: Mapping[str, tuple[str, ...]] = {
     "OPTIONS": (),
     "WITH": (),
