@@ -86,9 +86,10 @@ def _headrace(content: Content, bootstrap: str, topic: str, lake: str) -> Callab
     from headrace.model.event_forms import Event
     from headrace.model.events import FlowStarted
     from headrace.runtime.session import open_spark
+    from headrace.storage.s3.spark import build_support
 
     # Both runs find this session, so the second one is warm.
-    running = open_spark("bench")
+    running = open_spark("bench", storage=build_support({}, {})) if lake else open_spark("bench")
 
     def run(folder: Path) -> dict[str, float]:
         assert running.owned

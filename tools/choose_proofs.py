@@ -97,7 +97,15 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         "upstream",
     ),
     "state": (
-        *("two_drivers", "checkpoint", "driver", "folders", "interrupted_opening", "reset_offsets"),
+        *(
+            "two_drivers",
+            "checkpoint",
+            "checkpoint_repair",
+            "driver",
+            "folders",
+            "interrupted_opening",
+            "reset_offsets",
+        ),
         "table",
     ),
     "storage": ("object_storage", "s3_faults", "s3_races", "s3_writes"),

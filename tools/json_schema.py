@@ -335,6 +335,12 @@ SHARED: Mapping[str, Shape] = {
         "path": "text",
         "log": "text",
     },
+    "CheckpointProblems": {
+        "flow": "text",
+        "dataset": "text",
+        "path": "text",
+        "problems": [{"path": "text", "found": "text", "repair": "text?"}],
+    },
     "Reset": {
         "flow": "text",
         "dataset": "text",
@@ -552,6 +558,11 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
                 }
             ]
         },
+    ),
+    "checkpoint validate": ({"checkpoints": ["#CheckpointProblems"]},),
+    "checkpoint repair": (
+        "#NotDone",
+        {"done": "bool", "repaired": ["#CheckpointProblems"], "backups?": "text"},
     ),
     "full-refresh": (*RUN, "#NotDone"),
     "erase": ("#NotDone", "#Erasure"),

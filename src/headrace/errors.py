@@ -10,9 +10,9 @@
 An error has a stable code, one sentence, a source location, facts and remedies. Tests and machines match
 on ``code`` and ``params``, never on the text. An error does not change after it is made.
 
-A new error is one line in the table below and a section in errors.md, beside this file: what it means, and
-what to do if the error itself cannot say it. Its code is its name in capitals: ``TopicNotFoundError`` has
-the code TOPIC_NOT_FOUND.
+A new error has one line in the table below and a section in errors.md, beside this file. The section says
+what the error means, and what to do if the error itself cannot say it. The code of an error is its name in
+capitals: ``TopicNotFoundError`` has the code TOPIC_NOT_FOUND.
 """
 
 from __future__ import annotations

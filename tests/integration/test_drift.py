@@ -148,8 +148,8 @@ import headrace as hr
 from headrace import spark
 from pyspark.sql import functions as F
 
-def records():
-    return hr.read_kafka("{topic}", format="json", schema="id LONG, n LONG", drift="evolve")
+def records(drift="evolve"):
+    return hr.read_kafka("{topic}", format="json", schema="id LONG, n LONG", drift=drift)
 
 @hr.temporary_view
 def changes():
@@ -178,6 +178,14 @@ def chosen():
 @hr.table
 def twice():
     return records().select("*", F.lit("mine").alias("Op"))
+
+@hr.table
+def first():
+    return records()
+
+@hr.table
+def second():
+    return spark.readStream.table("first").select("*", F.lit("mine").alias("Op"))
 """
 
 
@@ -191,22 +199,33 @@ def test_a_query_that_makes_a_column_is_evaluated_again_when_its_source_has_the_
     produce(shop, {"id": 2, "n": 2, "Op": "DELETE"}, {"id": 3, "n": 2})
     shop.fail_at("schema-added", 1)
     for _ in range(2):
-        (error,) = shop.run().errors
-        assert (error.code, error.params["flow"], error.params["columns"]) == (
-            "RECORD_DRIFTED",
-            "twice",
-            ["Op"],
-        )
+        errors = {error.params["flow"]: error for error in shop.run().errors}
+        assert {name: (error.code, error.params["columns"]) for name, error in errors.items()} == {
+            "twice": ("RECORD_DRIFTED", ["Op"]),
+            "first": ("RECORD_DRIFTED", ["Op"]),
+        }
     assert [row["id"] for row in table(shop, "current")] == [1, 3]
     logged = sorted((row["id"], row["Op"] or "") for row in table(shop, "log"))
     assert logged == [(1, ""), (2, ""), (2, "DELETE"), (3, "")]
     for name in ("replaced", "chosen"):
         assert [(row["id"], row["Op"]) for row in table(shop, name)] == [(id, "mine") for id in (1, 2, 2, 3)]
-    assert [row["id"] for row in table(shop, "twice")] == [1, 2]
-    # The remedy of the error.
-    shop.write(OWN.replace('.select("*", F', '.drop("Op").select("*", F'))
+    for name in ("twice", "first", "second"):
+        assert [row["id"] for row in table(shop, name)] == [1, 2]
+    # The query that cannot take the column is that of another table.
+    (why,) = (one for one in errors["first"].facts if "the pipeline cannot be planned" in one)
+    assert "second" in why and "(shop.py:" in why
+    # The remedies of the errors.
+    assert any('.drop("Op")' in one for one in errors["twice"].remedies)
+    (rescue,) = (one.rpartition("drift=")[2] for one in errors["first"].remedies if "drift=" in one)
+    code = OWN.replace('records().select("*", F', 'records().drop("Op").select("*", F')
+    shop.write(
+        code.replace("def first():\n    return records()", f"def first():\n    return records({rescue})")
+    )
     shop.run_well()
     assert [row["Op"] for row in table(shop, "twice")] == ["mine"] * 4
+    assert [row["Op"] for row in table(shop, "second")] == ["mine"] * 4
+    rescued = [row["_rescued_data"] for row in table(shop, "second") if row["_rescued_data"] is not None]
+    assert rescued == ['{"Op":"DELETE"}']
     shop.verify()
 
 

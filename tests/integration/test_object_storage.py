@@ -10,12 +10,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
 from conftest import forget_tables
 from headrace.cli.main import run
+from headrace.declare.spec import load_project
 from headrace.storage.guarantee import RECORD
+from headrace.storage.s3.spark import find_support
 from object_server import REGION, SECRET, ObjectServer, assert_nowhere, open_buckets
 
 PIPELINE = """
@@ -138,8 +143,13 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
         ("n0", "n1", "n2"), "9.00"
     )
     assert lake.gives("verify")["proven"]
+    # As the page about permissions says.
+    first = len(object_server.requests())
+    assert lake.rows("sales")
+    assert lake.gives("verify")["proven"]
     for command in (["status"], ["quality"], ["tables"], ["events"], ["quarantine", "list"]):
         assert "sales" in lake.says(*command), command
+    assert {one.split()[0] for one in object_server.requests()[first:]} <= {"GET", "HEAD"}
 
     assert_nowhere(SECRET, object_server, bucket, folder, Path(os.environ["HEADRACE_LOGS"]))
 
@@ -163,6 +173,47 @@ def test_a_pipeline_runs_and_is_read_and_verified_in_a_bucket(
         assert {row["name"]: row["n"] for row in lake.rows("newest")} == numbers
         assert sum(Decimal(row["sales"]) for row in lake.rows("sums")) == (first + 10) * Decimal("0.45")
     assert sorted(row["id"] for row in lake.rows("landed")) == [1, 2, 60, 70]
+
+    # 72 sales, and 8 rows in quarantine.
+    pinned = lake.gives("pin", "sales", "--for", "30d")["pinned"]
+    assert lake.gives("pin", "--list")["pins"] == [pinned]
+    assert len(lake.gives("preview", "sales", "--limit", "3")["rows"]) == 3
+    (quality,) = lake.gives("quality", "sales")["datasets"]
+    assert (quality["accepted"], quality["quarantined"]) == (72, 8)
+    (checkpoint,) = lake.gives("checkpoint", "show", "sales")["checkpoints"]
+    assert checkpoint["path"].startswith(f"s3://{bucket}/v2/")
+    assert checkpoint["last_finished"] == checkpoint["last_committed"]
+    sales = folder / "transformations" / "sales.py"
+    sales.write_text(sales.read_text().replace("name <> 'bad'", "name IS NOT NULL"))
+    replayed = lake.gives("quarantine", "replay", "sales")
+    assert (replayed["replayed"], replayed["left"]) == (8, 0)
+    assert lake.gives("erase", "sales", "--where", "n = 0", "--yes")["done"]
+    assert lake.gives("reset", "sales", "--yes")["done"]
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+    assert sorted(row["n"] for row in lake.rows("sales")) == list(range(1, 80)), "nothing is read again"
+    assert lake.gives("verify")["proven"]
+
+    now = ("--retain", "0s", "--allow-short-retention")
+    (held,) = (one for one in lake.gives("maintain", "sales", *now)["tables"] if one["part"] == "table")
+    assert [one["version"] for one in held["vacuum"]["held_by"]] == [pinned["version"]]
+    assert lake.gives("pin", "sales", "--remove")["removed"] == [pinned]
+    (done,) = (one for one in lake.gives("maintain", "sales", *now)["tables"] if one["part"] == "table")
+    assert done["steps"] == ["vacuum", "log"]
+    assert done["after"]["commits"] < done["before"]["commits"]
+    assert lake.gives("full-refresh", "sales", "--yes")["result"]["outcome"] == "completed"
+    assert sorted(row["n"] for row in lake.rows("sales")) == list(range(80))
+
+    text = sales.read_text()
+    without = text[: text.index("@hr.table\ndef landed")] + text[text.index("@hr.materialized_view") :]
+    sales.write_text(without)
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+    (orphan,) = lake.gives("tables", "--orphaned")["tables"]
+    assert orphan["dataset"] == "default.landed"
+    assert lake.gives("tables", "landed", "--remove", "--yes")["done"]
+    assert not object_server.client.list_objects_v2(Bucket=bucket, Prefix="v2/tables/default/landed").get(
+        "Contents"
+    )
+    assert lake.gives("verify")["proven"]
 
 
 def list_files(server: ObjectServer, storage: str) -> list[str]:
@@ -219,3 +270,77 @@ def test_the_requests_of_a_small_batch_are_few_and_do_not_grow(
     # Nobody is asked whether an object exists that is created conditionally, and old batches are not listed.
     logs = [one for one in between(4, 40) if "/offsets" in one or "/commits" in one]
     assert {one.split()[0] for one in logs} <= {"PUT", "GET"}, logs
+
+
+OUTSIDE = """
+import headrace as hr
+from headrace import spark
+
+@hr.table
+def loaded():
+    reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", "json")
+    return reader.schema("id LONG").load("/Volumes/shop/landing")
+
+@hr.table
+def fed():
+    return spark.readStream.table("crm.raw.accounts")
+
+@hr.table
+def followed():
+    return spark.readStream.format("delta").load("s3://{bucket}/raw/accounts")
+
+@hr.materialized_view
+def counted():
+    return spark.sql("SELECT count(*) AS n FROM crm.raw.accounts")
+
+hr.create_streaming_table("rates")
+hr.create_auto_cdc_from_snapshot_flow("rates", "s3://{bucket}/rates", ["id"])
+"""
+OUTSIDE_SPEC = """
+name: shop
+storage: ./lake
+object_storage: {{s3: {{region: {region}}}}}
+tables: {{crm.raw.*: "s3://{bucket}/raw"}}
+paths: {{/Volumes/shop: "s3a://{bucket}"}}
+libraries: [{{glob: {{include: transformations/**}}}}]
+"""
+
+
+def test_a_pipeline_runs_in_a_local_storage_and_reads_files_and_tables_of_a_bucket(
+    spark: SparkSession,
+    object_server: ObjectServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    object_server.reach(monkeypatch)
+    bucket, folder = object_server.make_bucket(), tmp_path / "shop"
+    (folder / "transformations").mkdir(parents=True)
+    (folder / "transformations" / "shop.py").write_text(OUTSIDE.replace("{bucket}", bucket))
+    (folder / "headrace.yml").write_text(OUTSIDE_SPEC.format(bucket=bucket, region=REGION))
+    lake = Lake(folder, bucket, capsys)
+
+    def put(key: str, *rows: dict[str, Any]) -> None:
+        body = "\n".join(map(json.dumps, rows)).encode()
+        object_server.client.put_object(Bucket=bucket, Key=key, Body=body)
+
+    def feed(*ids: int) -> None:
+        rows, options = pa.table({"id": list(ids)}), object_server.table_options
+        write_deltalake(f"s3://{bucket}/raw/accounts", rows, mode="append", storage_options=options)
+
+    put("landing/1.json", {"id": 1}, {"id": 2})
+    put("rates/1/part-1.json", {"id": 1, "rate": 1.5}, {"id": 2, "rate": 2.5})
+    feed(1, 2)
+    # The session is that of all tests, and a session that Headrace has not started keeps its own buckets.
+    end = find_support(load_project(folder)).share(spark, True)
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+    put("landing/2.json", {"id": 3})
+    put("rates/2/part-1.json", {"id": 1, "rate": 3.5})
+    feed(3)
+    assert lake.gives("run")["result"]["outcome"] == "completed"
+    end()
+    for table in ("loaded", "fed", "followed"):
+        assert sorted(row["id"] for row in lake.rows(table)) == [1, 2, 3], table
+    assert lake.rows("counted") == [{"n": 3}]
+    assert [(row["id"], row["rate"]) for row in lake.rows("rates")] == [(1, 3.5)]
+    assert lake.gives("verify")["proven"]

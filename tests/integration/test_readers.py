@@ -13,6 +13,7 @@ import duckdb_extension_delta
 import polars
 import pytest
 
+from headrace.project.pipeline import Pipeline
 from proof.shop import Shop
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ import headrace as hr
 @hr.table
 def events():
     return hr.read_kafka("{topic}", format="json", schema="id LONG, n LONG, value STRING").drop("_source")
+
+@hr.table(table_properties={"delta.columnMapping.mode": "name"})
+def mapped():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG, v VARIANT").drop("_source")
 
 hr.create_streaming_table("newest")
 hr.create_auto_cdc_flow(target="newest", source="changes", keys=["id"], sequence_by="n")
@@ -50,13 +55,33 @@ def by_delta_rs(table: Path) -> set[tuple[object, ...]]:
     return {tuple(row.values()) for row in found.to_pylist()}
 
 
-def test_every_engine_reads_the_tables(make_shop: Callable[..., Shop], spark: SparkSession) -> None:
+def test_every_engine_reads_what_the_plan_does_not_warn_of(
+    make_shop: Callable[..., Shop], spark: SparkSession
+) -> None:
     shop = make_shop(partitions=1)
+    shop.spec["readers"] = ["duckdb", "polars", "delta-rs"]
     shop.write(CODE)
     for n in range(2):
         values = [json.dumps({"id": one, "n": n, "value": f"{n}"}).encode() for one in range(20 - n)]
         shop.ledger.produce_values(shop.topic, [(value, 0) for value in values])
         shop.run_well("events", "newest")
+    with Pipeline.load(shop.root) as pipeline:
+        warned = {
+            (
+                note.text.split()[0],
+                note.text.split("`")[1].rpartition(".")[2],
+                note.text.rpartition("has ")[2],
+            )
+            for note in pipeline.plan().notes
+            if "cannot read" in note.text
+        }
+    assert warned == {
+        ("delta-rs", "newest", "deletion vectors"),
+        ("delta-rs", "mapped", "column mapping"),
+        ("polars", "mapped", "column mapping"),
+        ("delta-rs", "mapped", "the VARIANT column `v`"),
+        ("polars", "mapped", "the VARIANT column `v`"),
+    }
     assert deltalake.DeltaTable(shop.table("newest")).deletion_vectors().read_all().num_rows
     for name, count in (("events", 39), ("newest", 20)):
         found = spark.read.format("delta").load(str(shop.table(name))).select("id", "n", "value")

@@ -178,6 +178,20 @@ def test_records_on_which_the_query_fails_stay_with_the_exception(shop: Shop) ->
     (again,) = (row for row in kept(shop) if row["state"] == "quarantined")
     (reason,) = again["reasons"]
     assert (reason["kind"], reason["name"]) == ("exception", "DIVIDE_BY_ZERO")
+    # Without ANSI mode the quotient is NULL, in a run and in a replay.
+    shop.spec["compatibility"] = {"ansi": False}
+    orders(shop, '@hr.expect_or_quarantine("a quotient", "r IS NOT NULL")', failing)
+    produce(shop, [{"id": 7, "amount": -4}])
+    shop.run_well()
+    (row,) = (row for row in kept(shop) if row["source"]["offset"] == 6)
+    assert [(one["kind"], one["name"]) for one in row["reasons"]] == [("expectation", "a quotient")]
+    orders(shop, "", failing)
+    (flow,) = replay(shop).flows
+    assert (flow.replayed, flow.rejected, flow.left) == (2, 0, 0)
+    assert sorted((row["id"], row["r"]) for row in read(shop) if row["id"] in (4, 7)) == [
+        (4, None),
+        (7, None),
+    ]
     shop.verify()
 
 

@@ -53,10 +53,11 @@ def a_checkpoint_of_plain_spark(walk: Walk) -> None:
 @situation("CHECKPOINT_CORRUPT")
 def a_file_of_a_checkpoint_is_damaged(walk: Walk) -> None:
     folder = files(walk)
-    walk.breaks(folder.checkpoint("visits") / "offsets" / str(folder.next_batch("visits") - 1))
-    folder.put()
-    walk.follows(walk.fails("headrace run", f"{VISITS}:"), "headrace reset visits")
-    walk.is_healthy()
+    for remedy in ("headrace checkpoint repair visits", "headrace reset visits"):
+        walk.breaks(folder.checkpoint("visits") / "offsets" / str(folder.next_batch("visits") - 1))
+        folder.put()
+        walk.follows(walk.fails("headrace run", f"{VISITS}:"), remedy)
+        walk.is_healthy()
 
 
 @situation("TABLE_BEHIND_CHECKPOINT")

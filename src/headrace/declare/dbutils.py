@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import getpass
+import json
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.errors import FeatureUnsupportedError, PipelineValueUnsetError
@@ -40,17 +43,106 @@ class Dbutils(_Part):
         self.secrets = _Secrets(settings)
         self.fs = _Files(settings, "dbutils.fs", ["use Python's own modules, such as pathlib"])
         self.library = _Library(settings, "dbutils.library", ["install the package beside Headrace"])
-        self.notebook = _Part(
-            settings,
-            "dbutils.notebook",
-            ["include other files with %run or import; only Databricks has the context of a notebook"],
-        )
+        self.notebook = _Notebook(settings, "dbutils.notebook", ["include other files with %run or import"])
+        self.entry_point = self.notebook.entry_point
         self.jobs = _Jobs(settings, "dbutils.jobs")
 
 
 class _Library(_Part):
     def restartPython(self) -> None:
         """A pipeline has one Python process, which has its packages when it starts."""
+
+
+class _Notebook(_Part):
+    """The notebook that is loaded: its path and its user are known."""
+
+    @property
+    def entry_point(self) -> Any:
+        return _EntryPoint(self)
+
+    def getContext(self) -> _Context:
+        return _Context(self._settings, "the notebook context")
+
+
+class _EntryPoint:
+    """``entry_point.getDbutils().notebook()``, which notebooks call to get their context."""
+
+    def __init__(self, notebook: _Notebook) -> None:
+        self._notebook = notebook
+
+    def getDbutils(self) -> _EntryPoint:
+        return self
+
+    def notebook(self) -> _Notebook:
+        return self._notebook
+
+
+class _Context(_Part):
+    """Facts about a notebook; each is an `_Option`, without a value if only Databricks knows it."""
+
+    def notebookPath(self) -> _Option:
+        # Databricks shows the path of a notebook without the end of its file's name.
+        return self._option("notebookPath", str(Path(caller(None).path).with_suffix("")))
+
+    def userName(self) -> _Option:
+        return self._option("userName", getpass.getuser())
+
+    def tags(self) -> _Tags:
+        return _Tags(self)
+
+    def toJson(self) -> str:
+        path, user = self.notebookPath().get(), self.userName().get()
+        return json.dumps(
+            {
+                "attributes": {"notebook_path": path, "user": user},
+                "extraContext": {"notebook_path": path},
+                "tags": {"user": user},
+            }
+        )
+
+    safeToJson = toJson
+
+    def _option(self, name: str, value: str | None) -> _Option:
+        return _Option(self._settings, f"{name} of a notebook", value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda: self._option(name, None)
+
+
+class _Tags:
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+
+    def get(self, name: str) -> _Option:
+        return self._context._option(f"the tag {name}", getpass.getuser() if name == "user" else None)
+
+    def apply(self, name: str) -> str:
+        return self.get(name).get()
+
+
+class _Option:
+    """A value that may be missing, with the methods that it has in Scala."""
+
+    def __init__(self, settings: ProjectSettings, name: str, value: str | None) -> None:
+        self._settings = settings
+        self._name = name
+        self._value = value
+
+    def get(self) -> str:
+        if self._value is None:
+            raise _unsupported(self._settings, self._name, ["only Databricks has it: remove the call"])
+        return self._value
+
+    def getOrElse(self, default: Any) -> Any:
+        return default if self._value is None else self._value
+
+    def isDefined(self) -> bool:
+        return self._value is not None
+
+    def isEmpty(self) -> bool:
+        return self._value is None
 
 
 class _Jobs(_Part):

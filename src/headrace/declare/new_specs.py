@@ -110,7 +110,7 @@ def _spec(folder: Path, given: BundleSettings, origin: str, storage: str | None)
     )
     texts = {key: value.text for key, value in given.configuration.items() if isinstance(value, Scalar)}
     known = {key: value for key, value in texts.items() if "${" not in value}
-    names = find_names(find_files(project), file.parent, known)
+    names = find_names(find_files(project), file.parent, known, short=True)
     keys = {key: at for key, at in names.keys.items() if key not in texts}
     own = settings.get("catalog")
     if own is None and names.catalog is not None:
@@ -130,6 +130,10 @@ def _spec(folder: Path, given: BundleSettings, origin: str, storage: str | None)
     entries = list(entry_lines(found))
     if entries:
         lines += ["", "# Write the paths that have the data.", *entries]
+    if own is None and names.alike:
+        catalog, schema, table = names.alike[0].split(".")
+        lines += [f"# If {names.alike[0]} is the table {table} of these files, write in place of its entry:"]
+        lines += [f"# catalog: {catalog}", f"# database: {schema}"]
     if names.brokers:
         lines += ["", "# Their readers and sinks use Headrace's own broker; or write the name of a profile."]
         lines += ["kafka:", "  bootstrap.servers: embedded", "  brokers:"]

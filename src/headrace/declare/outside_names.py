@@ -24,10 +24,7 @@ _NAME = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER}){{2}}"
 _READS = re.compile(
     rf"\b(?:FROM|JOIN|STREAM)\b\s*\(?\s*(?:STREAM\b\s*\(?\s*)?({_NAME})(?![\w.`]|\s*\()", re.IGNORECASE
 )
-_MAKES = re.compile(
-    rf"\b(TABLE|VIEW|INTO)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_IDENTIFIER}(?:\.{_IDENTIFIER}){{0,2}})",
-    re.IGNORECASE,
-)
+_MAKES = re.compile(rf"\b(?:TABLE|VIEW|INTO)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_NAME})", re.IGNORECASE)
 _COMMENT_OR_TEXT = re.compile(
     r"""(?P<comment>--[^\n]*|/\*.*?\*/)|`[^`]*`|(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL
 )
@@ -37,10 +34,26 @@ _SQL_SERVERS = re.compile(r"\bbootstrap_?servers`?\s*=>\s*'([^'\n]*)'", re.IGNOR
 _READERS = frozenset(
     {"table", "read", "read_stream", "readStream", "changes", "read_table_stream", "read_changes"}
 )
+_ONE_OR_MORE = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER}){{0,2}}"
+_SHORT_READS = re.compile(
+    rf"\b(?:FROM|JOIN)\b\s*\(?\s*(?:STREAM\b\s*\(?\s*)?({_ONE_OR_MORE})(?![\w.`]|\s*\()", re.IGNORECASE
+)
+_NO_READ = re.compile(
+    r"(?:\bDISTINCT|\b(?:EXTRACT|TRIM|SUBSTRING|OVERLAY|POSITION)\s*\([^()]*)\s*$", re.IGNORECASE
+)
+"""The text before a FROM that names no table."""
+_SHORT_MADE = re.compile(rf"\b(?:TABLE|VIEW|INTO)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_ONE_OR_MORE})", re.IGNORECASE)
+_QUERY_MADE = re.compile(r"\b(\w+)\s+AS\s*\(", re.IGNORECASE)  # a query of ``WITH``
+_NO_NAMES = frozenset({"select", "stream", "values", "lateral", "unnest", "event_log", "table", "with"})
+_NO_SCHEMAS = frozenset({"delta", "parquet", "json", "csv", "text", "orc", "avro", "system", "global_temp"})
 _DECORATORS = frozenset(
     {"table", "view", "materialized_view", "temporary_view", "create_table", "create_view"}
 )
+_TABLES = _DECORATORS & {"table", "materialized_view", "create_table"}
 _CALLS = frozenset({"create_streaming_table", "create_target_table", "create_streaming_live_table"})
+_TABLE_MADE = re.compile(
+    rf"\b(?:TABLE|MATERIALIZED\s+VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_IDENTIFIER})(?![\w.`])", re.IGNORECASE
+)
 _WRITERS = frozenset({"saveAsTable", "insertInto", "toTable", "forName"})
 _VIEWS = frozenset({"createOrReplaceTempView", "createTempView", "registerTempTable"})
 _SQL = re.compile(
@@ -69,7 +82,9 @@ class FoundNames:
     # The addresses of brokers, with `*` for each part that is not known.
     brokers: dict[str, SourceLocation] = field(default_factory=dict)
     catalog: str | None = None  # the catalog of all tables that the files make with three-part names
-    datasets: frozenset[str] = frozenset()  # those that they declare, without names that are not known
+    datasets: frozenset[str] = frozenset()  # the declared datasets with a known name
+    # Tables of other schemas that are named like a table of the files: `shop.raw.orders` beside `orders`.
+    alike: tuple[str, ...] = ()
 
 
 def find_outside(
@@ -79,9 +94,12 @@ def find_outside(
     return find_names(files, root, values or {}).outside
 
 
-def find_names(files: Iterable[Path], root: Path, values: Mapping[str, str]) -> FoundNames:
-    """All names of files, with some values of their configuration."""
-    reading = _Reading(values)
+def find_names(
+    files: Iterable[Path], root: Path, values: Mapping[str, str], *, short: bool = False
+) -> FoundNames:
+    """All names of files, with some values of their configuration. ``short``: also tables with one or two
+    parts that no file makes."""
+    reading = _Reading(values, short)
     for file in files:
         text = file.read_text(encoding="utf-8", errors="replace")
         shown = os.path.relpath(file, root)
@@ -94,24 +112,41 @@ def find_names(files: Iterable[Path], root: Path, values: Mapping[str, str]) -> 
                     reading.notebook(parse_notebook(text), shown)
             case _:
                 reading.python(text, shown)
-    found = reading.found.values()
-    outside = tuple(one for one in found if one.kind == "path" or one.text.casefold() not in reading.made)
+    outside = tuple(one for one in reading.found.values() if one.kind == "path" or reading.is_outside(one))
     catalogs = {
         name.partition(".")[0] for name in reading.made if name.count(".") == 2 and UNKNOWN not in name
     }
     catalog = next(iter(catalogs)) if len(catalogs) == 1 else None
+    tables = (one.text for one in outside if one.kind == "table" and one.text.count(".") == 2)
+    alike = () if catalog else tuple(one for one in tables if _last(one) in reading.tables)
     datasets = frozenset(name for name in map(_without_live, reading.datasets) if name and name.isprintable())
-    return FoundNames(outside, reading.keys, reading.brokers, catalog, datasets)
+    return FoundNames(outside, reading.keys, reading.brokers, catalog, datasets, alike)
 
 
 class _Reading:
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, str], short: bool) -> None:
         self._values = values
+        self._short = short
         self.found: dict[tuple[str, str], OutsideName] = {}
         self.made: set[str] = set()  # in lower case
         self.datasets: set[str] = set()
+        self.tables: set[str] = set()  # the names with one part of tables and materialized views
         self.keys: dict[str, SourceLocation] = {}
         self.brokers: dict[str, SourceLocation] = {}
+
+    def is_outside(self, one: OutsideName) -> bool:
+        name = one.text.casefold()
+        if name in self.made:
+            return False
+        if name.count(".") == 2:
+            return True
+        # A name that is partly unknown can be this one.
+        last = _last(name)
+        for made in self.made:
+            parts = map(re.escape, made.rpartition(".")[2].split(UNKNOWN))
+            if re.fullmatch(".+".join(parts), last):
+                return False
+        return True
 
     def _make(self, names: Iterable[str]) -> None:
         self.made |= {_without_live(name).casefold() for name in names}
@@ -131,16 +166,20 @@ class _Reading:
     def sql(self, text: str, path: str, line: int, *, declares: bool = False) -> None:
         text = _blank(text, "comment")
         names = _blank(text, "text")  # without "orders from the shop"
-        made = [(one[1].upper(), one[2]) for one in _MAKES.finditer(names)]
-        self._make(name for _, name in made)
         if declares:
-            self.datasets |= {name for word, name in made if word != "INTO"}
-        for one in _READS.finditer(names):
-            self._add(
-                "table",
-                one[1].replace("`", ""),
-                SourceLocation(path, line + text.count("\n", 0, one.start(1))),
-            )
+            found = _SHORT_MADE.finditer(names)
+            self.datasets |= {one[1] for one in found if not one[0].upper().startswith("INTO")}
+        made, reads = (_SHORT_MADE, _SHORT_READS) if self._short else (_MAKES, _READS)
+        tables = [one[1].strip("`") for one in _TABLE_MADE.finditer(names)]
+        self.tables.update(map(str.casefold, tables))
+        self._make([*tables, *(one[1] for one in made.finditer(names))])
+        if self._short:
+            self._make(one[1] for one in _QUERY_MADE.finditer(names))
+        for one in reads.finditer(names):
+            name = _without_live(one[1])
+            if self._short and (_NO_READ.search(names[: one.start()]) or not _is_table(name)):
+                continue
+            self._add("table", name, SourceLocation(path, line + text.count("\n", 0, one.start(1))))
         for one in _SQL_SERVERS.finditer(text):
             self._servers(one[1], SourceLocation(path, line + text.count("\n", 0, one.start(1))))
         for one in _SQL_PATH.finditer(text):
@@ -182,6 +221,8 @@ class _Reading:
                     given = _given_name(decorator)
                     self.datasets.add(node.name if given is None else known.text(given))
                     self._make([node.name] if given is None else [])
+                if _TABLES & names.keys():
+                    self.tables.add(node.name.casefold())
             if isinstance(node, ast.Constant | ast.JoinedStr | ast.Call) and (value := known.text(node)):
                 begins = value.partition(UNKNOWN)[0]
                 if FOREIGN_PATH.match(begins) and " " not in begins:
@@ -193,6 +234,8 @@ class _Reading:
         name = called_name(node)
         made = list(_made(node, known))
         self._make(made)
+        if name in _TABLES | _CALLS:
+            self.tables.update(map(str.casefold, made))
         if name in _CALLS:
             self.datasets.update(made)
         key = read_key(node)
@@ -207,8 +250,8 @@ class _Reading:
             given = [*node.args, *(one.value for one in node.keywords)]
             read = [value for one in given if isinstance(one, ast.Dict) for value in _named_table(one)]
         for one in read:
-            text = known.text(one).replace("`", "")
-            if re.fullmatch(_NAME, text):
+            text = _without_live(known.text(one))
+            if re.fullmatch(_ONE_OR_MORE if self._short else _NAME, text) and _is_table(text):
                 self._add("table", text, SourceLocation(path, one.lineno))
 
     def _servers(self, text: str, location: SourceLocation) -> None:
@@ -276,6 +319,15 @@ def _prose(tree: ast.Module) -> Iterator[ast.AST]:
 
 def _without_live(name: str) -> str:
     return re.sub(r"^live\.", "", name.replace("`", ""), flags=re.IGNORECASE)
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].casefold()
+
+
+def _is_table(name: str) -> bool:
+    parts = name.casefold().split(".")
+    return not (len(parts) == 1 and parts[0] in _NO_NAMES) and parts[0] not in _NO_SCHEMAS
 
 
 def _made(node: ast.Call, known: KnownTexts) -> Iterator[str]:

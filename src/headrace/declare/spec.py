@@ -424,6 +424,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
                 for name, one in spec.maintenance.tables.items()
             },
         ),
+        readers=tuple(spec.readers),
         consumer_groups=spec.consumer_groups,
         tables=build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=build_paths(spec, file.parent, _locations(merged, "paths")),

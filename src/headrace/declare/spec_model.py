@@ -371,6 +371,10 @@ class Overridable(_Part):
     maintenance: MaintenanceSpec = Field(default_factory=MaintenanceSpec)
     """when tables are compacted, and how long old files and commits are kept"""
 
+    readers: list[Literal["delta-rs", "duckdb", "polars"]] = Field(default_factory=list)
+    """engines other than Spark that read the tables: ``delta-rs``, ``duckdb``, ``polars``; `headrace plan`
+    warns if a table has a feature that one of these engines cannot read"""
+
     consumer_groups: Flag = True
     """whether flows publish their offsets to the broker, for Kafka's tools"""
 

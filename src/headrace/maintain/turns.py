@@ -33,9 +33,9 @@ class Turns:
 
     @contextmanager
     def compaction(self, within_s: float, stopped: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Run a compaction in the block: holds off new batches, and waits for the end of those that run.
-        `within_s`: the maximum number of seconds to wait. Yields whether no batch runs. If false, a batch is
-        still running or another compaction is."""
+        """Run a compaction in the block. New batches wait; those that run may end first. `within_s`: how many
+        seconds they have for that. Yields whether the compaction is alone: neither a batch nor another
+        compaction runs."""
         deadline = time.monotonic() + within_s
         with self._condition:
             if self._is_alone:

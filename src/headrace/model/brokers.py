@@ -17,8 +17,8 @@ Reason = Literal["pipeline", "spec", "variable", "outside"]
 class BrokerChoice:
     """The folder of an embedded broker.
 
-    `reason`: why it is this folder. It is the pipeline's own, the spec or the environment variable names it,
-    or there is no pipeline, and it is the shared one.
+    `reason`: why it is this folder. It is the folder of the pipeline, the one that the spec or the
+    environment variable names, or without a pipeline the shared one.
     """
 
     folder: Path

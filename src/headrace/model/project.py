@@ -109,6 +109,7 @@ class ProjectSettings:
     memory: str | None = None  # the heap size of the JVM; ``None`` chooses it by the memory of the machine
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
+    readers: tuple[str, ...] = ()  # engines that read the tables besides Spark
     consumer_groups: bool = True  # whether flows publish their offsets to the broker
     # The names of other systems' tables, with their paths or catalogs here.
     tables: TableMap = field(default_factory=TableMap)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -46,6 +46,9 @@ class PythonQuery:
 
     function: Callable[[], Any]  # the function. It sees the globals and closure values of its declaration
     location: SourceLocation  # the line of its ``def``
+    # The globals of the modules that it uses, as they were at its declaration, by the id of the module's
+    # dictionary.
+    declared: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     names: NamesInUse = field(default_factory=names_in_use)
 
 

@@ -75,7 +75,7 @@ class DatasetChecked(FlowEvent, log_type="dataset_check", is_notable=True):
 
 Operation = Literal[
     "QUARANTINE_REPLAY", "QUARANTINE_DISCARD", "FULL_REFRESH", "RESET",
-    "ERASE", "MAINTENANCE", "KEY_INDEX",
+    "CHECKPOINT_REPAIR", "ERASE", "MAINTENANCE", "KEY_INDEX",
 ]  # fmt: skip
 """An operation of a command or a flow on a dataset, other than a batch."""
 

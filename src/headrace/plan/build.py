@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from headrace.contracts.expectations import with_checks
@@ -26,13 +27,15 @@ from headrace.model.declarations import (
 from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
+from headrace.model.queries import Query
 from headrace.plan.catalog import isolated_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
-from headrace.plan.properties import check_delta_properties, coordinates_of, table_properties
+from headrace.plan.names import label_of
+from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_checks import find_wrong_settings
@@ -49,6 +52,7 @@ from headrace.plan.stages import (
 from headrace.plan.validate import check_declarations, raise_all
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.syntax.bindings import ReboundGlobal, find_rebound
 
 
 def build_plan(
@@ -159,6 +163,8 @@ def _assemble(resolver: Resolver) -> Plan:
         for planned in refreshes
     ]
     temporary = [one for one in declarations.datasets if isinstance(one, TemporaryView)]
+    queries = {label_of(flow): flow.query for flow in declarations.flows}
+    queries |= {one.name.short: one.query for one in temporary}
     return Plan(
         project=settings,
         datasets=declarations.datasets,
@@ -169,6 +175,8 @@ def _assemble(resolver: Resolver) -> Plan:
             *declarations.notes,
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
+            *_rebound_globals(queries, settings.root),
+            *find_unreadable([*opens, *refresh_stages], settings),
         ),
     )
 
@@ -313,3 +321,24 @@ def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], st
         through=resolved.views,
         sources=planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, view.location),
     )
+
+
+def _rebound_globals(queries: Mapping[str, Query], root: Path) -> Iterator[Note]:
+    """One warning for each helper and global, however many queries call the helper."""
+    found: dict[ReboundGlobal, list[str]] = {}
+    for name, query in queries.items():
+        for rebound in find_rebound(query, root):
+            found.setdefault(rebound, []).append(name)
+    for rebound, names in found.items():
+        yield Note(
+            level="warning",
+            text=f"`{rebound.helper}`, which the query of {_listed(names)} calls, reads the global "
+            f"`{rebound.name}`; it was assigned again after the query was declared, and the helper sees "
+            "the last value",
+            location=rebound.location or queries[names[0]].location,
+            remedy=f"pass `{rebound.name}` to `{rebound.helper}` as an argument",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"`{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -12,7 +12,7 @@ from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.maintenance import POLICY_PROPERTY
 from headrace.model.names import TableName
 from headrace.plan import columns
-from headrace.plan.properties import COORDINATES, KEYS, KIND, REPLAYABLE, TIMESTAMP, keys_of
+from headrace.plan.properties import COORDINATES, KEYS, KIND, REPLAYABLE, TIMESTAMP, cannot_read, keys_of
 from headrace.plan.stages import Change, ChangedPart, OpenTableStage, Plan, PlannedRefresh, RefreshViewStage
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
@@ -149,6 +149,8 @@ def _alterations(
         before = stored.properties.get(key)
         if key != KIND:
             text = f"sets {key} = {value}" + (f" (was {before})" if before is not None else "")
+            if readers := cannot_read(key, value) if key in (MAPPING, WIDENING) else ():
+                text += f"; {' and '.join(readers)} cannot read a table with this property"
             yield alter("property", text, key)
     for key in wanted.removed:
         yield alter("property", f"unsets {key}: the query's rows have no such column", key)

@@ -152,7 +152,7 @@ class _Copy:
                 tag = target.write(content.read(stream))
         except FileNotFoundError as error:
             raise self._failed(f"{source} has changed while the storage was copied") from error
-        # The tag of an encrypted object is no hash.
+        # The tag of an encrypted object is not a hash of its content.
         if not content.has_tag(tag) and _read(target).digest != content.digest:
             target.delete()
             raise self._failed(f"{target} differs from {source} after it was written")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.declare.loader import activate, load_declarations
@@ -231,8 +232,11 @@ class Engine:
         from headrace.sinks.delta.compaction import LogCheckpointer
         from headrace.state.lease import Heart
 
+        loading = Lock()  # the pipeline's files run, and two threads must not load modules at once
+
         def replan() -> tuple[Plan, Queries]:
-            new = self.plan(settings, (), offline=True, keep=True)
+            with loading:
+                new = self.plan(settings, (), offline=True, keep=True)
             return new, self.queries(settings, new)
 
         running = self.opened()

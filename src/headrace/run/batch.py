@@ -43,8 +43,8 @@ class BatchRanges(SourceGuards):
     def load(self, number: int) -> BatchStamp:
         """Load the ranges of a batch that Spark has planned."""
         run = self._run
-        # The offset log has each batch once, so what was read of the batch before is still right. A local
-        # folder can be away, and Spark would make a new one with this batch alone: the read finds that.
+        # Spark writes the offsets of a batch once, so those of the last batch need no second read. But a
+        # local folder can be away, and Spark then makes a new one without them: reading them shows that.
         known = None if run.checkpoint.is_local else self._last
         before = known[1] if known is not None and known[0] == number - 1 else None
         loaded = load_ranges(run.checkpoint, number, run.sources, before)

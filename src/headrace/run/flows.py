@@ -214,7 +214,7 @@ class UpdateFlows:
         """The runner of a flow with a new plan, after its table has the new columns."""
         before, context = self._runners[name], self._context
         try:
-            # The pipeline's files run again, and two threads must not load modules at once.
+            # Tables that change while a plan is made must not count as known to it.
             with self._planning:
                 plan, queries = context.replan()
                 flows, openings = _stages_by_name(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,21 +27,41 @@ class ColumnTrial:
 
     The query is evaluated again when its source has a new column: a function that makes the column only
     ``if name not in stream.columns`` then returns that of the source. A query that returns both columns has
-    no plan any more. The flow stops then, and the version is not kept, so that the pipeline can be planned.
+    no plan any more, and neither may one that reads the flow's table. The flow stops then, and the version is
+    not kept, so that the pipeline can be planned.
     """
 
     planned: PlannedFlow
     build_ranges: BuildRanges
     checkpoint: Location
+    replan: Callable[[], object]
 
     def fit(
         self, session: SparkSession, evolving: Evolving, version: SchemaVersion, stamp: BatchStamp
     ) -> SchemaVersion:
-        """The version with which the query can be evaluated.
+        """The version with which the pipeline can be planned.
 
         If the query returns the source's column in place of its own, the new column has the type of the
         query's column.
         """
+        fitted = self._with_types(session, evolving, version, stamp)
+        try:
+            with tried(evolving.versions.source, fitted):
+                self.replan()
+        except HeadraceError as error:
+            # A pipeline that has no plan for another reason has none without the new columns, too.
+            self.replan()
+            where = "" if error.location is None else f" ({error.location})"
+            facts = (f"with it, the pipeline cannot be planned: {error.summary}{where}", *error.facts)
+            raise self._error(
+                _new(evolving, version), evolving.drift, version, facts, error.remedies
+            ) from error
+        return fitted
+
+    def _with_types(
+        self, session: SparkSession, evolving: Evolving, version: SchemaVersion, stamp: BatchStamp
+    ) -> SchemaVersion:
+        """The version with which the flow's query can be evaluated."""
         changed = self._changed_types(session, evolving, version, stamp)
         if not changed:
             return version
@@ -80,8 +100,14 @@ class ColumnTrial:
         return {name: made[name.lower()] for name in new if name.lower() in {one[0].lower() for one in found}}
 
     def _error(
-        self, names: Sequence[str], drift: Drift, version: SchemaVersion, facts: Sequence[str]
+        self,
+        names: Sequence[str],
+        drift: Drift,
+        version: SchemaVersion,
+        facts: Sequence[str],
+        of_others: Sequence[str] | None = None,
     ) -> HeadraceError:
+        """The error for new columns. `of_others`: the remedies, if the query of another dataset is wrong."""
         flow, number, listed = self.planned.flow, counted(len(names), "new column"), ", ".join(names)
         example = ", ".join(f"{name} {value}" for name, value in version.example.items())
         own: Sequence[str] = (
@@ -94,11 +120,12 @@ class ColumnTrial:
                 f'or drop the source\'s column before the query makes its own:   .drop("{names[0]}")',
                 f'or let the query\'s column replace it:   .withColumn("{names[0]}", ..)',
             )
+        who = "query" if of_others is None else "pipeline"
         return RecordDriftedError(
-            f"flow {flow.name}: the source has {number} that the query cannot take: {listed}",
+            f"flow {flow.name}: the source has {number} that the {who} cannot take: {listed}",
             location=flow.location,
             facts=(*([f"first seen in {example}"] if example else []), *facts, NOT_COMMITTED),
-            remedies=(*own, *_rescue(names, drift)),
+            remedies=(*(own if of_others is None else of_others), *_rescue(names, drift)),
             params={"flow": flow.name, "columns": list(names), **dict(version.example)},
         )
 

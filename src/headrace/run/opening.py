@@ -194,7 +194,7 @@ class FlowOpener:
         tidy_renamed(self.surveyor.checkpoints, self.surveyor.declared_flows, current)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
-            # It is no checkpoint that the next process has made meanwhile; that one has a higher number.
+            # A process that takes over makes a checkpoint with a higher number: this one is not its own.
             self.check_lease()
             unfinished.delete_folder()
         self._fence_rows(table, self._planned.flow.name)

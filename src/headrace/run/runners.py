@@ -89,7 +89,9 @@ class BatchSetup:
         drift = DriftCheck(
             planned=planned,
             find=find,
-            trial=ColumnTrial(planned=planned, build_ranges=build_ranges, checkpoint=opened.path),
+            trial=ColumnTrial(
+                planned=planned, build_ranges=build_ranges, checkpoint=opened.path, replan=self.context.replan
+            ),
             update=self.context.update,
             emit=self.context.emit,
         )

@@ -35,7 +35,7 @@ from headrace.state.history import History, load_history
 from headrace.state.identity import generations, load_identity, load_query
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, is_seeded, load_state
-from headrace.state.opening import rebuild_remedy, resume_remedy
+from headrace.state.opening import rebuild_remedy, repair_command, resume_remedy
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
@@ -224,7 +224,7 @@ def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceErr
         f"flow {facts.flow}: {error.summary}",
         location=facts.location,
         facts=(*error.facts, "nothing was read or written"),
-        remedies=resume_remedy(facts),
+        remedies=(repair_command(facts.flow), *(f"or {remedy}" for remedy in resume_remedy(facts))),
         params={**error.params, "flow": facts.flow},
     )
 

@@ -246,8 +246,8 @@ class Heart:
         self._observer = Observer()
         self._leases: dict[Location, Lease] = {}
         self._unclear: set[str] = set()
-        """The owners of leases of which it is not known whether they were written, or released: no answer of
-        the store has come. Nobody uses such a lease."""
+        """The owners of leases that this process has tried to take or to release, without an answer of the
+        store. No flow of this process uses such a lease."""
         self._holders: dict[Location, int] = {}
         """How many leases each heartbeat file serves."""
         self._ended: set[Location] = set()

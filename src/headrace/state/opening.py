@@ -276,6 +276,12 @@ def rebuild_remedy(dataset: str, readers: Sequence[str]) -> str:
     return f"read everything again{also}:   headrace full-refresh {dataset}{accepts}"
 
 
+def repair_command(flow: str) -> str:
+    """The remedy that repairs files of a checkpoint, and keeps its state."""
+    what = "write the file again from the table; the command first shows what it would do"
+    return f"{what}:   headrace checkpoint repair {flow}"
+
+
 def resume_command(flow: str) -> str:
     """The remedy that opens a new checkpoint at the table's positions."""
     what = "open a new checkpoint, which continues after the last batch of the table"

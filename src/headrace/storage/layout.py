@@ -115,6 +115,14 @@ class Storage:
         """The file with the versions of a table that are kept."""
         return self.root / "pins" / f"{dataset}.json"
 
+    @property
+    def backups(self) -> Location:
+        """The files that `headrace checkpoint repair` has taken out of checkpoints."""
+        return self.root / "backups"
+
+    def backup(self, dataset: TableName, flow: str, generation: int) -> Location:
+        return self.backups / f"{dataset}.{flow}" / f"{generation:04d}"
+
     def care(self, dataset: TableName, role: str = "table") -> Location:
         """The file that says when a dataset's table, ``quarantine`` or ``tombstones`` were compacted and
         vacuumed last."""

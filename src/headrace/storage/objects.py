@@ -57,8 +57,8 @@ _REFUSALS = (
         _KEY,
     ),
 )
-"""Answers of the store that stay until somebody acts: what is found in the client's message, what it means,
-and what to do."""
+"""Answers of the store that do not pass by waiting. Each has the text that the client's message contains, its
+meaning, and the remedy."""
 
 _LATER = "run the command again in a minute"
 _DOCTOR = "check the store and the network:   headrace doctor"

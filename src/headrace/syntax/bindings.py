@@ -12,12 +12,13 @@ import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from headrace.errors import SourceLocation
-from headrace.model.queries import PythonQuery
-from headrace.syntax.locations import is_installed
+from headrace.model.queries import PythonQuery, Query, SqlQuery
+from headrace.syntax.locations import function_location, is_installed
 
 READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _WRITES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -42,6 +43,15 @@ class DeclaredGlobals(dict[str, Any]):
         return super().__contains__(name) or name in self._module
 
 
+@dataclass(frozen=True)
+class ReboundGlobal:
+    """A global that a query's helper function reads, and that was assigned again after the declaration."""
+
+    helper: str
+    name: str
+    location: SourceLocation | None  # the helper function's line
+
+
 def bind(function: Callable[[], Any], location: SourceLocation) -> PythonQuery:
     """A query whose function keeps the globals and closure values that are bound now.
 
@@ -50,7 +60,10 @@ def bind(function: Callable[[], Any], location: SourceLocation) -> PythonQuery:
     """
     reached = list(_reachable(function))
     written = frozenset((id(one.__globals__), name) for one in reached for name in _names(one, _WRITES))
-    return PythonQuery(_bound(function, written, {}), location)
+    modules = {id(one.__globals__): one.__globals__ for one in reached}
+    return PythonQuery(
+        _bound(function, written, {}), location, {key: {**module} for key, module in modules.items()}
+    )
 
 
 def required_parameters(function: Callable[..., Any]) -> list[str]:
@@ -61,6 +74,21 @@ def required_parameters(function: Callable[..., Any]) -> list[str]:
         return []
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [one.name for one in parameters if one.default is one.empty and one.kind not in variable]
+
+
+def find_rebound(query: Query, root: Any) -> Iterator[ReboundGlobal]:
+    """The globals that a query's helpers read and that have another value than at its declaration."""
+    if isinstance(query, SqlQuery):
+        return
+    reached = [one for one in _reachable(query.function) if not isinstance(one.__globals__, DeclaredGlobals)]
+    written = {(id(one.__globals__), name) for one in reached for name in _names(one, _WRITES)}
+    for helper in reached:
+        module = helper.__globals__
+        before = query.declared.get(id(module), {})
+        for name in sorted(_names(helper, READS)):
+            known = name in before and name in module and (id(module), name) not in written
+            if known and before[name] is not module[name]:
+                yield ReboundGlobal(helper.__name__, name, function_location(helper, root))
 
 
 def _bound(value: Any, written: _Written, done: dict[int, Any]) -> Any:

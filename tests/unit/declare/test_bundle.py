@@ -310,6 +310,10 @@ def test_a_folder_above_a_bundle_names_the_bundle(tmp_path: Path) -> None:
     )
     (spec,) = build_specs(tmp_path, tmp_path / "new", storage=str(tmp_path / "data"))
     assert f'storage: "{tmp_path}/data"\n' in spec.text
+    # A table of the files that is read with three parts can be the pipeline's own.
+    own = spec.text.splitlines()[-3:]
+    assert own[0].startswith("# If shop.etl.orders is the table orders of these files")
+    assert own[1:] == ["# catalog: shop", "# database: etl"]
     (note,) = describe_ignored((spec,))
     assert note.endswith(
         f"is a bundle; for its pipelines:   headrace init --from {tmp_path}/etl/databricks.yml"

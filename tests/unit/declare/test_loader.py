@@ -983,17 +983,26 @@ for entry in dbutils.fs.ls("/mnt/landing"):
     assert [one.comment for one in found] == ["x/ 0", "y 4"]
 
 
-TASKS_AND_SECRETS = """
+CONTEXT = """
+import getpass, json
 import headrace as hr
+context = dbutils.notebook.entry_point.getDbutils().notebook().getContext()
+path = context.notebookPath().get()
+assert path == dbutils.notebook.getContext().notebookPath().getOrElse(None)
+assert json.loads(context.safeToJson())["attributes"]["notebook_path"] == path
+assert json.loads(context.toJson())["tags"]["user"] == getpass.getuser()
+assert context.userName().get() == context.tags().get("user").get() == context.tags().apply("user")
+assert context.tags().get("jobId").isEmpty() and context.clusterId().getOrElse("none") == "none"
 assert dbutils.jobs.taskValues.get("task", "key", debugValue=3) == 3
 assert [one.key for one in dbutils.secrets.list("shop")] == ["login"]
 assert [one.name for one in dbutils.secrets.listScopes()] == ["shop"]
-hr.create_streaming_table("t")
+hr.create_streaming_table("t", comment=path)
 """
 
 
-def test_values_of_tasks_and_the_names_of_secrets_are_known(load: Load_of_notebooks) -> None:
-    assert load(TASKS_AND_SECRETS, "name: shop\nsecrets: {shop/login: hunter2!}\n").datasets
+def test_a_notebook_knows_its_path_and_user(load: Load_of_notebooks, tmp_path: Path) -> None:
+    (table,) = load(CONTEXT, "name: shop\nsecrets: {shop/login: hunter2!}\n").datasets
+    assert table.comment == str(tmp_path / "transformations" / "tables")
 
 
 @pytest.mark.parametrize(
@@ -1009,8 +1018,8 @@ def test_values_of_tasks_and_the_names_of_secrets_are_known(load: Load_of_notebo
         ("dbutils.widgets.slider('a')", FeatureUnsupportedError, None),
         ("dbutils.library.installPyPI('a')", FeatureUnsupportedError, None),
         ("dbutils.jobs.taskValues.get('task', 'key')", FeatureUnsupportedError, None),
-        ("dbutils.notebook.getContext()", FeatureUnsupportedError, None),
-        ("dbutils.entry_point.getDbutils()", FeatureUnsupportedError, None),
+        ("dbutils.notebook.getContext().apiToken().get()", FeatureUnsupportedError, None),
+        ("dbutils.notebook.getContext().tags().get('jobId').get()", FeatureUnsupportedError, None),
     ],
 )
 def test_what_dbutils_lacks_is_an_error_with_its_line(

@@ -79,13 +79,16 @@ def test_names_are_known_from_constants_and_configuration(tmp_path: Path) -> Non
     query = "SELECT * FROM ${source}.raw.lines WHERE a = '${mine}${when}'"
     (tmp_path / "b.sql").write_text(f"SET mine = x;\nCREATE MATERIALIZED VIEW v AS {query};")
     files = [tmp_path / "a.py", tmp_path / "b.sql"]
-    found = find_names(files, tmp_path, {"source": "web", "landing": "/Volumes/in"})
+    found = find_names(files, tmp_path, {"source": "web", "landing": "/Volumes/in"}, short=True)
     assert list(entry_lines(found.outside)) == [
         "tables:",
+        "  lookups: ./lookups   # a.py:19",
         "  main.raw.orders: ./orders   # a.py:13",
         "  main.raw.visits: ./visits   # a.py:18",
         "  other.gold.orders: ./orders   # a.py:26",
+        "  shop.prices: ./prices   # a.py:24",
         "  web.raw.lines: ./lines   # b.sql:2",
+        "  web: ./web   # a.py:24",
         "paths:",
         "  /Volumes: ./volumes   # a.py:8",
     ]
@@ -133,12 +136,12 @@ PROSE_SQL = """
    on Monday */
 CREATE STREAMING TABLE raw COMMENT "loaded incrementally from cloud storage,
   it wasn't joined with join keys" TBLPROPERTIES ('from' = 'from the hub -- see notes') AS
-SELECT *, 'taken from app' AS note FROM STREAM `the web`.a.b;
+SELECT *, 'taken from app' AS note FROM STREAM `the web`;
 """
 
 
 def test_words_in_comments_and_literals_are_no_tables(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(PROSE)
     (tmp_path / "b.sql").write_text(PROSE_SQL)
-    found = find_names([tmp_path / "a.py", tmp_path / "b.sql"], tmp_path, {})
-    assert list(entry_lines(found.outside)) == ["tables:", "  the web.a.b: ./b   # b.sql:6"]
+    found = find_names([tmp_path / "a.py", tmp_path / "b.sql"], tmp_path, {}, short=True)
+    assert list(entry_lines(found.outside)) == ["tables:", "  the web: ./the web   # b.sql:6"]

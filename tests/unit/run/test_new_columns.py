@@ -9,7 +9,14 @@ from typing import Any, cast
 import pytest
 from stores import memory_location
 
-from headrace.errors import QueryFailedError, RecordDriftedError, SourceUnsupportedError
+from headrace.errors import (
+    PathUnmappedError,
+    QueryFailedError,
+    RecordDriftedError,
+    SchemaInvalidError,
+    SourceLocation,
+    SourceUnsupportedError,
+)
 from headrace.model.declarations import Drift
 from headrace.model.queries import PythonQuery
 from headrace.run.flows import SamePlans, UpdateFlows
@@ -34,7 +41,9 @@ VERSIONS = SchemaVersions(memory_location(), "f topic t")
 EVOLVE = Drift("evolve")
 
 
-def types_after(planned: Any, build: Any, drift: Drift = EVOLVE, **new: Any) -> dict[str, Any]:
+def types_after(
+    planned: Any, build: Any, replan: Any = lambda: None, drift: Drift = EVOLVE, **new: Any
+) -> dict[str, Any]:
     """The types of a source's columns, which had the columns `id` before. `build`: gives the columns of the
     query, as pairs, from the types of the source's columns."""
 
@@ -55,7 +64,7 @@ def types_after(planned: Any, build: Any, drift: Drift = EVOLVE, **new: Any) -> 
         batch=0,
         example={"path": "in/2.csv"},
     )
-    trial = ColumnTrial(planned=planned, build_ranges=build_ranges, checkpoint=NOTHING)
+    trial = ColumnTrial(planned=planned, build_ranges=build_ranges, checkpoint=NOTHING, replan=replan)
     stamp: Any = SimpleNamespace(ranges=())
     known: Any = SimpleNamespace(fieldNames=lambda: ["id"])
     evolving = Evolving(versions=VERSIONS, number=0, schema=known, drift=drift)
@@ -122,6 +131,29 @@ def test_a_query_that_fails_without_the_column_too_is_not_blamed_on_it() -> None
 
     with pytest.raises(QueryFailedError, match="away"):
         types_after(flow_with(id="long"), fails, size="long")
+
+
+def test_a_column_that_a_query_behind_the_table_cannot_take_is_refused() -> None:
+    place = SourceLocation("silver.py", 7)
+
+    def replan() -> None:
+        if VERSIONS.newest() is not None:
+            raise SchemaInvalidError("table silver: two columns `op`", location=place, remedies=["drop one"])
+
+    with pytest.raises(RecordDriftedError) as caught:
+        types_after(flow_with(id="long"), lambda types: types.items(), replan, op="string")
+    assert "the pipeline cannot take: op" in caught.value.summary
+    assert "table silver: two columns `op` (silver.py:7)" in caught.value.facts[1]
+    first, rescue = caught.value.remedies
+    assert first == "drop one" and rescue.endswith('drift={"*": "evolve", "op": "rescue"}')
+
+
+def test_a_pipeline_that_cannot_be_planned_without_the_column_either_says_why() -> None:
+    def replan() -> None:
+        raise PathUnmappedError("no entry maps /data")
+
+    with pytest.raises(PathUnmappedError):
+        types_after(flow_with(id="long"), lambda types: types.items(), replan, op="string")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ THIS_MACHINE = {
     "plan/evaluate.py": "the pipeline's files",
     "plan/logical.py": "the pipeline's files",
     "plan/intercept.py": "the pipeline's files",
+    "plan/build.py": "the pipeline's files",
     "plan/snapshots.py": "folders of snapshots that are read",
     "plan/validate.py": "the pipeline's files",
     "project/deploying.py": "files that are written, and the pipeline's files",

@@ -10,7 +10,7 @@ from obstore.exceptions import GenericError, PermissionDeniedError
 from stores import memory_location
 
 from headrace.errors import CheckpointCorruptError, StorageAccessError, StorageUnreadableError
-from headrace.maintain.checkpoints import load_checkpoints, load_metadata
+from headrace.maintain.checkpoints import find_problems, load_checkpoints, load_metadata, offsets_problem
 from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
 from headrace.model.names import TableName
 from headrace.sources.files import lists
@@ -147,16 +147,19 @@ def test_a_healthy_file_is_not_taken_for_a_damaged_one(
     key = SchemaKey(format="csv", path="/in", options={})
     reads: list[Callable[[], Any]] = [
         lambda: load_offsets(checkpoint, 0),
+        lambda: offsets_problem(checkpoint, 0, 1),
         lambda: check_readable(checkpoint),
         lambda: is_seeded(checkpoint),
         lambda: load_metadata(checkpoint / "commits" / "0"),
         lambda: load_query(checkpoint),
         lambda: list(load_checkpoints(storage, lambda _: True)),
+        lambda: list(find_problems(flow)),
         lambda: load_schema(lake, key),
         lambda: lists._read(checkpoint / "f"),
         lambda: list(lists._lines(checkpoint / "f")),
         lambda: kind._initial_offsets(checkpoint, KAFKA),
     ]
+    (flow,) = load_checkpoints(storage, lambda _: True)
     client = lake.files._client  # type: ignore[attr-defined]
     key.file(lake).replace("{}")
     for error, expected in (

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.errors import SourceLocation
 from headrace.model.queries import PythonQuery
-from headrace.syntax.bindings import bind
+from headrace.syntax.bindings import bind, find_rebound
 
 HERE = SourceLocation("tables.py", 1)
 Run = Callable[..., list[PythonQuery]]
@@ -201,3 +201,54 @@ k = 9
     assert pickle.loads(pickle.dumps(module.kept)) is module.kept
     bound = first.function
     assert (bound.__name__, bound.__doc__, bound.mark) == ("f", "Rows.", 1)  # type: ignore[attr-defined]
+
+
+def test_a_helper_that_reads_a_rebound_global_is_found(run: Run) -> None:
+    source = """
+schema, same = "id LONG", 1
+def above(): return schema, same
+for k in [1, 2]:
+    @declare
+    def f(): return above(), Tools.of(), below()
+class Tools:
+    @staticmethod
+    def of(): return schema
+def below(): return k, Tools
+schema = "id STRING"
+"""
+    first, last = run(source)
+    found = {(one.helper, one.name) for one in find_rebound(first, None)}
+    assert found == {("above", "schema"), ("of", "schema"), ("below", "k")}
+    assert {one.name for one in find_rebound(last, None)} == {"schema"}
+
+
+def test_what_helpers_assign_or_do_not_read_is_not_reported(run: Run) -> None:
+    source = """
+cache, unread = None, 1
+def fill():
+    global cache
+    cache = 1
+    return cache, frame().unread
+def frame(): return declare
+@declare
+def f(): return fill()
+fill
+cache, unread = 2, 2
+"""
+    (query,) = run(source)
+    assert list(find_rebound(query, None)) == []
+
+
+def test_a_helper_of_another_module_is_followed(run: Run) -> None:
+    helpers = ModuleType("helpers")
+    helpers.__dict__["__file__"] = "/shop/helpers.py"
+    exec(compile("k = 0\ndef make(): return k", "/shop/helpers.py", "exec"), helpers.__dict__)
+    source = """
+for n in [1, 2]:
+    helpers.k = n
+    @declare
+    def f(): return helpers.make()
+"""
+    first, last = run(source, helpers=helpers)
+    assert [(one.helper, one.name) for one in find_rebound(first, None)] == [("make", "k")]
+    assert list(find_rebound(last, None)) == []

@@ -308,7 +308,7 @@ def find_engines() -> list[dict[str, Any]]:
 
 
 def stop_engines() -> int:
-    """Returns how many engines were running, also those that did not answer."""
+    """Returns how many engines were running. An engine that did not answer counts, too."""
     return sum(stop(record) for record in list(load_records()))
 
 

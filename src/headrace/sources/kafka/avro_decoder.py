@@ -32,18 +32,6 @@ _TIMEOUT_S = 10.0
 _TEMPORARY = (408, 429)
 _SHOWN = 200
 _FORBIDDEN = (401, 403)
-_DECODED = {
-    "AVRO": "after the header of the registry, with the schemas that SCHEMA refers to written into it:   "
-    'from_avro(F.expr("substring(value, 6)"), SCHEMA)',
-    "JSON": "after the header of the registry:   "
-    'hr.parse_json(F.expr("substring(value, 6)"), "COLUMN TYPE, ..")',
-    "PROTOBUF": "with the class MESSAGE that protoc makes, for each FIELD with TYPE, its type in SQL such as "
-    "bigint (6 bytes are the header of the registry for the first message type of a schema; F is "
-    "pyspark.sql.functions):   "
-    '.select("_source", F.udf(lambda value: value and MESSAGE.FromString(value[6:]).FIELD, "TYPE")("value")'
-    '.alias("FIELD"))',
-}
-"""How a query decodes records in the wire format, by the type of their schema."""
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -91,11 +79,11 @@ class SchemaRegistry:
         if problem is not None:
             raise SchemaSubjectInvalidError(
                 f"the subject `{subject}` of the schema registry {problem}",
-                facts=(f"version {found.get('version')}, id {found.get('id')}",),
+                facts=(f"version {found.get('version')} of the subject, schema id {found.get('id')}",),
                 remedies=(
-                    "name a subject with an Avro schema in subject=",
-                    'or read the topic with format="raw" and without subject=, and decode `value` '
-                    + _DECODED.get(kind, _DECODED["AVRO"]),
+                    "if the records are Avro, name the subject that they were written with in subject=",
+                    "or read the records as bytes, without subject=, and decode `value` in the query as "
+                    '`headrace explain SCHEMA_SUBJECT_INVALID` shows:   format="raw"',
                 ),
                 params={"subject": subject, "schema_version": found.get("version"), "type": kind},
             )
