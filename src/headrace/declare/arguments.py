@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from headrace.declare.registry import ActivePipeline, current_pipeline
 from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, HeadraceError, SourceLocation
-from headrace.model.declarations import EVERY_COLUMN, RESCUED, Drift, DriftAction, RejectionLimit
+from headrace.model.declarations import (
+    EVERY_COLUMN,
+    RESCUED,
+    Drift,
+    DriftAction,
+    RefreshPolicy,
+    RejectionLimit,
+)
 from headrace.model.names import TableName, names_in_use
 from headrace.model.queries import running_query
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
@@ -121,6 +128,14 @@ class Arguments:
                 "trigger", "of a view is the minimum time between two refreshes, such as `1 minute`"
             )
         return trigger
+
+    def refresh_policy(self, value: Any) -> RefreshPolicy:
+        known: dict[str, RefreshPolicy] = {one.replace(" ", "_"): one for one in get_args(RefreshPolicy)}
+        given = "auto" if value is None else value
+        if isinstance(given, str):
+            given = given.lower().replace(" ", "_")
+        self.one_of("refresh_policy", given, *known)
+        return known[given]
 
     def rejection_limit(self, value: Any) -> RejectionLimit | None:
         try:

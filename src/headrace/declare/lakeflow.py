@@ -72,10 +72,7 @@ __all__ = [
 
 _OF_PYSPARK = ("pyspark.pipelines", "pyspark.dbutils")
 _NAMES = ("pyspark.pipelines", "dlt", "databricks.pipelines")
-_WITHOUT_MEANING = {
-    "cluster_by_auto": "name the columns with cluster_by",
-    "refresh_policy": "a view is computed as a whole",
-}
+_WITHOUT_MEANING = {"cluster_by_auto": "name the columns with cluster_by"}
 """The arguments that mean nothing here, with what is done."""
 _UNSUPPORTED = {
     "row_filter": "every reader of the files sees all rows",

@@ -139,11 +139,14 @@ def materialized_view(
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
     private: bool = False,
+    refresh_policy: str | None = None,
 ) -> Callable[[QueryT], QueryT]:
     """Declare a table that always equals the result of the decorated function's batch query.
 
     It takes the same arguments as `table`; ``trigger`` is the minimum time between two refreshes of a
-    continuous update, and ``max_rejected`` limits the rejected rows of a refresh.
+    continuous update, and ``max_rejected`` limits the rejected rows of a refresh. ``refresh_policy``:
+    ``auto`` and ``full`` compute the whole view, ``incremental`` only what has changed, where that is
+    possible, and ``incremental_strict`` never the whole view, but for the first time.
 
     Example:
         >>> import headrace as hr
@@ -155,7 +158,9 @@ def materialized_view(
     def declare(function: Any, scope: Scope) -> None:
         target = scope.table_name(name)
         stored = scope.stored(target, comment, table_properties, partition_cols, cluster_by, schema, format)
-        dataset = MaterializedView(**stored, **scope.treated(max_rejected, maintenance, private))
+        policy = scope.arguments.refresh_policy(refresh_policy)
+        treated = scope.treated(max_rejected, maintenance, private)
+        dataset = MaterializedView(**stored, **treated, refresh_policy=policy)
         flow = RefreshFlow(
             target=target,
             query=scope.query,

@@ -55,7 +55,6 @@ _PARAMETER = re.compile(r"\$\{\s*([\w.:-]+)\s*\}")
 _REMEDIES = {
     "SCHEDULE": "start `headrace run` at these times",
     "TRIGGER": "run continuously: headrace run --continuous",
-    "REFRESH POLICY": "each refresh computes the whole view",
     "CLUSTER BY AUTO": "name the columns: CLUSTER BY (columns)",
 }
 """What has the effect of a clause that is ignored."""
@@ -204,7 +203,8 @@ class _File:
                 spark_conf=dict(self.settings),
                 trigger=scope.arguments.view_trigger(None, self.settings),
             )
-            scope.register(MaterializedView(**stored), refresh)
+            policy = statement.refresh_policy or "auto"
+            scope.register(MaterializedView(**stored, refresh_policy=policy), refresh)
             self._check_location(call, statement)
             return
         scope.register(StreamingTable(**stored))

@@ -203,9 +203,16 @@ class StreamingTable(StoredDataset):
     dropped_columns: tuple[str, ...] = ()
 
 
+RefreshPolicy = Literal["auto", "incremental", "incremental strict", "full"]
+"""Whether a view is computed as a whole, or where its tables have changed: ``auto`` by what costs less,
+``incremental`` where that is possible, ``incremental strict`` never as a whole."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MaterializedView(StoredDataset):
     """A table that a refresh flow keeps equal to the result of its query."""
+
+    refresh_policy: RefreshPolicy = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -361,18 +361,33 @@ class FlowSkipped(_Skipped, FlowEvent):
     """The flow was not started: a table that it reads was never written, or could not be opened."""
 
 
+_TECHNIQUES: Mapping[str, str] = {
+    "full": "COMPLETE_RECOMPUTE",
+    "append": "APPEND_ONLY",
+    "merge": "GROUP_AGGREGATE",
+    "keys": "ROW_BASED",
+}
+
+
 class ViewRefreshing(ViewEvent, level="DEBUG", state="running"):
     """The view is being computed; its readers still see the old rows."""
 
     details = "status=RUNNING"
     message = "Flow '{dataset}' is running."
-    technique = "COMPLETE_RECOMPUTE"
 
 
 class ViewRefreshed(Committed, ViewEvent, state="up to date"):
-    """The rows of the view were replaced; the counts are those of its commit."""
+    """The rows of the view were replaced, or those that changed; the counts are those of its commit."""
 
     line = "refreshed: {rows:row}  took {duration_s:duration}  v{version}"
+
+    # ``full`` computes the whole view, ``append``, ``merge`` and ``keys`` only what has changed.
+    strategy: Literal["full", "append", "merge", "keys"] = "full"
+    reason: str | None = None  # why the whole view was computed, if its policy is to compute changes
+
+    @property
+    def technique(self) -> str:  # type: ignore[override]
+        return _TECHNIQUES[self.strategy]
 
 
 class ViewUpToDate(ViewEvent, state="up to date"):

@@ -87,6 +87,8 @@ def table_properties(
         properties[SCD_TYPE] = "1" if changes.history is None else "2"
         if replayable:
             properties[REPLAYABLE] = "true"
+    if isinstance(dataset, MaterializedView) and dataset.refresh_policy.startswith("incremental"):
+        properties |= KEYED_TABLE_DEFAULTS
     if groups is not None:
         properties |= KEYED_TABLE_DEFAULTS
         properties[KEYS] = json.dumps(groups.keys)

@@ -20,6 +20,7 @@ from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.headers import HeaderCheck
+from headrace.run.increments import ViewIncrements
 from headrace.run.limits import BatchLimits, most_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.new_columns import ColumnTrial
@@ -247,6 +248,9 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
         stage=stage,
         inputs=inputs_of(stage.planned, plan),
         target=refresh_target(stage, plan),
+        increments=ViewIncrements(
+            view=stage.view, storage=context.settings.storage, is_streamed=plan.streams(stage.view.name)
+        ),
         split=RefreshSplit(
             stage=stage,
             quarantine=quarantine_of(stage.view.name, context.settings.storage),

@@ -25,16 +25,7 @@ from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
-from headrace.sinks.target import (
-    BatchStamp,
-    FlowTarget,
-    RefreshStamp,
-    SinkSpec,
-    SinkStore,
-    Target,
-    TargetReader,
-    format_of,
-)
+from headrace.sinks.target import BatchStamp, FlowTarget, SinkSpec, SinkStore, TargetReader, format_of
 from headrace.sources.registry import kind_for
 from headrace.storage.layout import Storage
 
@@ -118,7 +109,7 @@ def _shared_tables() -> SharedTables:
     return SharedTables()
 
 
-def refresh_target(stage: RefreshViewStage, plan: Plan) -> Target[RefreshStamp]:
+def refresh_target(stage: RefreshViewStage, plan: Plan) -> ReplaceTarget:
     storage = plan.project.storage
     view = stage.view
     return ReplaceTarget(

@@ -16,6 +16,7 @@ from headrace.plan.changes import find_alterations
 from headrace.plan.stages import RefreshViewStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks
 from headrace.run.context import UpdateContext
+from headrace.run.increments import Attempt, ViewIncrements
 from headrace.run.readiness import FeedState
 from headrace.run.split import RefreshSplit
 from headrace.run.stop import StopSignal, cancelled_at
@@ -23,8 +24,9 @@ from headrace.run.tables import alter, new_clustering
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.gateway import release_unused
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sinks.delta.replace import Replacer, ReplaceTarget
 from headrace.sinks.delta.table import publish_table, read_state, register_table
-from headrace.sinks.target import RefreshStamp, Target
+from headrace.sinks.target import Committed, RefreshStamp
 from headrace.state.lease import VIEW, Lease
 from headrace.state.ledger import record_view
 from headrace.storage.table_log import commit_mark, is_table, newest_version
@@ -51,7 +53,8 @@ class ViewRunner:
 
     stage: RefreshViewStage
     inputs: tuple[TableName, ...]
-    target: Target[RefreshStamp]
+    target: ReplaceTarget
+    increments: ViewIncrements
     split: RefreshSplit
     context: UpdateContext
     result: ViewResult | None = field(default=None, init=False)
@@ -165,14 +168,9 @@ class ViewRunner:
         df = with_declared_columns(
             self.context.queries.build(session, self.stage.planned.flow), self.stage.planned.schema
         )
-        with (
-            self.context.maintenance.turn(self.context.settings.storage.table(view.name)),
-            writer,
-            self.split.begin(df, stamp) as rows,
-        ):
-            writer.write(rows)
-            rows.settle()
-            committed = writer.commit()
+        with self.context.maintenance.turn(self.context.settings.storage.table(view.name)):
+            attempt = self.increments.attempt(session, df, stamp)
+            committed = attempt.committed or self._replace(writer, attempt)
         self._register()
         # A compaction during the next refresh would make the refresh fail.
         self.context.maintenance.offer(
@@ -185,6 +183,8 @@ class ViewRunner:
                 version=committed.version,
                 rows=committed.counts.accepted,
                 duration_s=time.monotonic() - started,
+                strategy=attempt.strategy,
+                reason=attempt.reason,
                 quarantined=committed.counts.quarantined,
                 dropped=committed.counts.dropped,
                 expectations=tuple(one.to_json() for one in committed.counts.expectations),
@@ -192,6 +192,14 @@ class ViewRunner:
         )
         self._check(session)
         return ViewResult(dataset=view.name, outcome="refreshed", rows=committed.counts.accepted)
+
+    def _replace(self, writer: Replacer, attempt: Attempt) -> Committed:
+        """Compute the whole view."""
+        writer.stamp = attempt.stamp
+        with writer, self.split.begin(attempt.frame, attempt.stamp) as rows:
+            writer.write(rows)
+            rows.settle()
+            return writer.commit()
 
     def _check(self, session: SparkSession) -> None:
         """Run the checks of the whole view, also if it is up to date: one that failed fails again."""

@@ -58,6 +58,8 @@ class RefreshStamp:
     definition: str  # the fingerprint of the view's query
     inputs: Mapping[str, Mapping[str, Any]]  # the version of each table that the query reads, by name
     varies: bool = False
+    # Whether the query saw exactly these versions of the tables, and not what was committed meanwhile.
+    exact: bool = False
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, MultipartFlowNameError, SourceLocation, did_you_mean
-from headrace.model.declarations import Action
+from headrace.model.declarations import Action, RefreshPolicy
 from headrace.syntax.cdc_statement import CdcFlow, parse_cdc, without_live
 from headrace.syntax.tokens import Cursor, Token
 
@@ -49,6 +49,7 @@ class CreateDataset(CreateStored):
     path: tuple[str, SourceLocation] | None = None
     query: Cursor | None = None  # the text after ``AS``; ``None`` if there is none
     is_private: bool = False  # whether other pipelines should not read the table, or cannot read the view
+    refresh_policy: RefreshPolicy | None = None  # of a materialized view
     cdc: CdcFlow | None = None  # the flow of ``FLOW AUTO CDC``, if the statement has one
 
 
@@ -279,13 +280,27 @@ class TableClauses:
             self._once(first, "path", (cursor.string("a path"), cursor.locate(first)))
         elif cursor.take("TBLPROPERTIES"):
             self._once(first, "properties", read_properties(cursor))
-        elif cursor.at("SCHEDULE") or cursor.at("TRIGGER", "ON") or cursor.at("REFRESH", "POLICY"):
+        elif cursor.take("REFRESH", "POLICY"):
+            self._once(first, "refresh_policy", self._policy())
+        elif cursor.at("SCHEDULE") or cursor.at("TRIGGER", "ON"):
             clause = cursor.next().value.upper()
-            clause = "REFRESH POLICY" if clause == "REFRESH" else clause
-            cursor.until(lambda: cursor.token.is_word(*_CLAUSES))
+            # `SCHEDULE REFRESH EVERY 1 DAY` has the same word.
+            cursor.until(lambda: cursor.token.is_word(*_CLAUSES) or cursor.at("REFRESH", "POLICY"))
             self._ignore(first, clause)
         else:
             raise self._refused()
+
+    def _policy(self) -> RefreshPolicy:
+        cursor = self._cursor
+        if self._kind != "materialized view":
+            raise cursor.unsupported("a refresh policy here", "only a materialized view has one")
+        if cursor.take("INCREMENTAL"):
+            return "incremental strict" if cursor.take("STRICT") else "incremental"
+        if cursor.take("AUTO"):
+            return "auto"
+        if cursor.take("FULL"):
+            return "full"
+        raise cursor.unexpected("AUTO, INCREMENTAL, INCREMENTAL STRICT or FULL")
 
     def _refused(self) -> HeadraceError:
         cursor = self._cursor

@@ -245,7 +245,7 @@ def test_our_decorators_take_every_argument_of_sparks() -> None:
         ours = set(inspect.signature(getattr(hr, name)).parameters)
         added = {one for one in ours - expected if not one.startswith("expect_all")}
         known = {"trigger", "max_rejected", "maintenance", "checks", "once", "private"}
-        known |= {"renamed_columns", "dropped_columns"}
+        known |= {"renamed_columns", "dropped_columns", "refresh_policy"}
         assert expected <= ours and added <= known, name
 
 

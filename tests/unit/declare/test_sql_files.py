@@ -596,9 +596,10 @@ def test_columns_of_an_existing_table_are_renamed_and_dropped(sql: Sql) -> None:
 def test_clauses_and_queries_that_have_no_effect_are_noted(sql: Sql) -> None:
     declared = sql(
         "-- Databricks notebook source\nUSE SCHEMA sales;\n\n-- COMMAND ----------\n"
-        "CREATE MATERIALIZED VIEW t REFRESH POLICY INCREMENTAL STRICT AS SELECT 1 a\n"
+        "CREATE MATERIALIZED VIEW t SCHEDULE EVERY 1 HOUR REFRESH POLICY INCREMENTAL STRICT AS SELECT 1 a\n"
         "-- COMMAND ----------\nSELECT * FROM t\n"
     )
-    assert [str(one.name) for one in declared.datasets] == ["sales.t"]
+    (view,) = declared.datasets
+    assert (str(view.name), view.refresh_policy) == ("sales.t", "incremental strict")  # type: ignore[union-attr]
     notes = [(one.text, one.location.line) for one in declared.notes]
-    assert notes == [("REFRESH POLICY of `sales.t` has no effect", 5), ("the statement SELECT is not run", 7)]
+    assert notes == [("SCHEDULE of `sales.t` has no effect", 5), ("the statement SELECT is not run", 7)]

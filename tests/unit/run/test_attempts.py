@@ -247,6 +247,7 @@ def test_a_view_whose_lease_meets_a_failure_that_passes_is_refreshed(
             stage=cast(Any, SimpleNamespace(view=SimpleNamespace(name=view, location=None))),
             inputs=(),
             target=cast(Any, None),
+            increments=cast(Any, None),
             split=cast(Any, None),
             context=context_of(update, heart, "continuous"),
         )

@@ -302,13 +302,39 @@ def commit_replacement(
     spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: RefreshStamp, counts: BatchCounts
 ) -> int:
     """Commit the files of a refresh, and the removal of the previous files, in one Delta transaction."""
+    return _commit_refresh(spark, transaction, files, stamp, refresh_metadata(stamp, counts))
+
+
+def commit_increment(
+    spark: SparkSession,
+    transaction: Any,
+    files: WrittenFiles,
+    stamp: RefreshStamp,
+    counts: BatchCounts,
+    increment: Mapping[str, Any],
+) -> int:
+    """Commit the rows that a refresh removes and adds. `counts`: of all rows that the view has then.
+    `increment`: how the rows were found, and how many were ``added`` and ``removed``."""
+    # A row that another process adds meanwhile, such as the same increment, is a conflict.
+    transaction.readWholeTable()
+    metadata = refresh_metadata(stamp, counts, counts.accepted - increment["added"])
+    return _commit_refresh(spark, transaction, files, stamp, {**metadata, "increment": increment})
+
+
+def _commit_refresh(
+    spark: SparkSession,
+    transaction: Any,
+    files: WrittenFiles,
+    stamp: RefreshStamp,
+    metadata: Mapping[str, Any],
+) -> int:
     jvm: Any = spark.sparkContext._jvm
     none, some = jvm.scala.Option.empty(), jvm.scala.Some
-    metadata = some(json.dumps(refresh_metadata(stamp, counts)))
     write = getattr(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write")
     mode = jvm.org.apache.spark.sql.SaveMode.Overwrite
     columns = some(transaction.metadata().partitionColumns())
-    operation = write(mode, columns, none, metadata, none, none, none, none, none)
+    text = some(json.dumps(metadata))
+    operation = write(mode, columns, none, text, none, none, none, none, none)
     version, known = int(transaction.commit(files.actions, operation)), transaction.readVersion()
     what = f"the refresh of view {stamp.view}"
     return confirm_version(spark, table_of(transaction), known, version, what)

@@ -208,6 +208,31 @@ def with_only_rows(
     return found
 
 
+def with_rows_between(
+    session: SparkSession, table: Location, files: Iterable[tuple[DataFile, DataFile]]
+) -> list[DataFile]:
+    """Files as if they had only the rows that the second state of each has deleted, and the first one not.
+    Those without such rows are left out."""
+    vectors, found = _Vectors(session, table), []
+    for before, after in files:
+        if after.rows is None and before.rows is None:
+            raise NoPositionsError(f"the data file {after.text['path']} has no statistics")
+        wanted = vectors.load(after)
+        if wanted is None:
+            continue
+        if (earlier := vectors.load(before)) is not None:
+            wanted.andNot(earlier)
+        if not wanted.cardinality():
+            continue
+        bitmap = vectors.all_but(wanted, after.rows or before.rows or 0)
+        plain = DataFile(
+            after.number, {key: one for key, one in after.text.items() if key != "deletionVector"}
+        )
+        changed = plain.in_jvm(session._jvm).removeRows(vectors.inline(bitmap), True, False)
+        found.append(replace(plain, action=changed._1()))
+    return found
+
+
 def _by_file(rows: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
     if not len(rows):
         return

@@ -24,6 +24,8 @@ _MOST_FILES = 100
 _MOST_COMMITS = 5
 """How many of the newest commits are searched for the last refresh; later commits change only properties."""
 
+_KEPT = frozenset({"kept", "increment"})
+"""Parts of the metadata of a refresh that has kept rows of the view."""
 _ADDED = '{"add"'
 _FILE_LINES = (_ADDED, '{"remove"')
 
@@ -43,7 +45,7 @@ class ReplaceTarget:
     def location(self) -> str:
         return str(self.path)
 
-    def begin(self, session: SparkSession, stamp: RefreshStamp) -> BatchWriter | None:
+    def begin(self, session: SparkSession, stamp: RefreshStamp) -> Replacer | None:
         """Begin a refresh; ``None`` if the view is up to date.
 
         A query that reads something else than tables, or the clock, is never up to date.
@@ -54,13 +56,13 @@ class ReplaceTarget:
             and find_stale(self.path, self.quarantine, stamp.definition, stamp.inputs) is None
         ):
             return None
-        return _Replacer(self, stamp)
+        return Replacer(self, stamp)
 
 
 @dataclass
-class _Replacer(BatchWriter):
+class Replacer(BatchWriter):
     _target: ReplaceTarget
-    _stamp: RefreshStamp
+    stamp: RefreshStamp
     _rows: SplitRows | None = None
     _counted: int | None = None
     _transaction: Any = None
@@ -93,19 +95,19 @@ class _Replacer(BatchWriter):
         if self._files is not None:
             counted = self._rows.counts(self._files.rows)
             session = self._rows.accepted.sparkSession
-            version = commit_replacement(session, self._transaction, self._files, self._stamp, counted)
+            version = commit_replacement(session, self._transaction, self._files, self.stamp, counted)
             return Committed(version=version, counts=counted)
         counts = None if self._counted is None else self._rows.counts(self._counted)
         added = added_rows(self._rows.accepted, target.path) if target.is_streamed else None
         if added is not None:
             assert counts is not None, "the rows are kept, so they are counted"
             kept = added.sparkSession.read.format("delta").load(str(target.path)).count()
-            version = append_refresh(added, target.path, self._stamp, counts=counts, kept=kept)
+            version = append_refresh(added, target.path, self.stamp, counts=counts, kept=kept)
             return Committed(version=version, counts=counts)
         version = commit_refresh(
             self._rows.accepted,
             target.path,
-            self._stamp,
+            self.stamp,
             counts=counts,
             partition_cols=target.partition_cols,
             # An existing table is clustered anew by ALTER TABLE.
@@ -147,7 +149,7 @@ def _lines_of_files(table: Location, version: int) -> list[str] | None:
         found = list(islice((line for line in lines if line.startswith(_FILE_LINES)), 2 * _MOST_FILES))
         if found:
             metadata = load_commit(table, number).metadata
-            is_refresh = metadata is not None and "view" in metadata and "kept" not in metadata
+            is_refresh = metadata is not None and "view" in metadata and _KEPT.isdisjoint(metadata)
             added = [line for line in found if line.startswith(_ADDED)]
             return added if is_refresh and len(found) < 2 * _MOST_FILES else None
         if not load_commit(table, number).engine.startswith("Apache-Spark"):

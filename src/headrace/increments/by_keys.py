@@ -1,0 +1,118 @@
+"""The strategy ``keys``: the query computes the rows of the keys that a change affects again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from headrace.increments.changes import rows_at
+from headrace.increments.increment import Increment, matching
+from headrace.increments.leaves import Leaves, Side
+from headrace.increments.query import Operator, ViewQuery, column, with_children
+from headrace.increments.shape import Key, NotIncrementalError, affected_part, find_keys, join_type
+from headrace.model.names import quoted_column
+from headrace.runtime.gateway import new_frame
+from headrace.runtime.lazy_pyspark import DataFrame, F
+from headrace.sinks.delta.data_files import FILE, ROW, position_columns
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEY = "__headrace_key"
+_PRUNING_KEYS = 200
+"""Up to so many values of a key are a condition of their own, by which Delta leaves out files."""
+_SIDES: tuple[Side, ...] = ("gained", "lost")
+
+
+def compute_again(leaves: Leaves, view: Location, version: int, most: int) -> Increment:
+    """The rows of the affected keys, as they were and as they are now. `most`: how many keys may be affected.
+
+    Raises:
+        NotIncrementalError: The view has no keys, or too many are affected.
+    """
+    query = leaves.query
+    keys = find_keys(query, leaves.changed)
+    if not keys:
+        text = "no column identifies the rows that a change of its tables affects"
+        raise NotIncrementalError("KEY_NOT_FOUND", text)
+    affected = _affected(leaves, keys)
+    values = affected.limit(most + 1).toArrow()
+    if values.num_rows > most:
+        raise NotIncrementalError("CHANGE_TOO_LARGE", f"more than {most:,} keys are affected")
+    wanted = new_frame(query.session, values, affected.schema)
+    rows = {leaf: _restricted(leaves, leaf, keys, wanted, values) for leaf in query.tables}
+    added = query.frame(query.over(rows))
+    # A table that does not know the keys has brought rows of other keys.
+    added = matching(
+        added, [(column(query.session, one.attribute), _name(n)) for n, one in enumerate(keys)], wanted
+    )
+    held = rows_at(query.session, view, version).select("*", *position_columns())
+    names = [quoted_column(str(one.attribute.name())) for one in keys]
+    removed = matching(held, [(F.col(one), _name(n)) for n, one in enumerate(names)], wanted)
+    return Increment(
+        strategy="keys", added=added, removed=removed.select(FILE, ROW), keys=int(values.num_rows)
+    )
+
+
+def _name(number: int) -> str:
+    return f"{_KEY}{number}"
+
+
+def _affected(leaves: Leaves, keys: Sequence[Key]) -> DataFrame:
+    """The values of the keys whose rows can have changed."""
+    query, found = leaves.query, []
+    for leaf in leaves.changed:
+        part, at = affected_part(query, leaf, [one.attribute for one in keys])
+        columns = [column(query.session, one).alias(_name(number)) for number, one in enumerate(at)]
+        states: list[Callable[[Operator], Any]] = [leaves.now]
+        if len(leaves.changed) > 1:
+            # A row that both tables have lost was in the result only before.
+            states.append(leaves.before)
+        for side in _SIDES:
+            rows = leaves.changed_rows(leaf, side)
+            for state in states if rows is not None else ():
+                others = {one: state(one) for one in query.tables if one is not leaf}
+                frame = query.frame(_towards(query, part, leaf, {**others, leaf: rows}))
+                found.append(frame.select(*columns))
+    return reduce(lambda one, other: one.union(other), found).distinct()
+
+
+def _towards(query: ViewQuery, node: Operator, leaf: Operator, rows: Mapping[Operator, Any]) -> Any:
+    """A part of the query over changed rows of a leaf. Where the leaf is on the side of a join that only adds
+    to the rows of the other side, or decides about them, these are the rows that match a changed one."""
+    if node is leaf:
+        return rows[leaf]
+    path = node.path_to(leaf)
+    if path is None:
+        return query.over(rows, node)
+    children = [_towards(query, child, leaf, rows) for child in node.children]
+    java = with_children(query.session, node.java, children)
+    wanted = None
+    if node.kind == "Join":
+        outer = {"LeftOuter": "Inner", "LeftAnti": "LeftSemi"}
+        is_left = path[1] is node.children[0]
+        wanted = {"RightOuter": "Inner"}.get(join_type(node)) if is_left else outer.get(join_type(node))
+    if wanted is None:
+        return java
+    types: Any = query.session._jvm.org.apache.spark.sql.catalyst.plans
+    kind = getattr(getattr(types, f"{wanted}$"), "MODULE$")
+    return java.copy(java.left(), java.right(), kind, java.condition(), java.hint())
+
+
+def _restricted(
+    leaves: Leaves, leaf: Operator, keys: Sequence[Key], wanted: DataFrame, values: pa.Table
+) -> Any:
+    """The rows of a leaf that can belong to wanted keys, as a plan."""
+    known = [(number, one.at[leaf]) for number, one in enumerate(keys) if leaf in one.at]
+    if not known:
+        return leaves.now(leaf)
+    session = leaves.query.session
+    frame = leaves.query.frame(leaves.now(leaf))
+    pairs = [(column(session, expression), _name(number)) for number, expression in known]
+    for one, name in pairs:
+        few = values[name].unique()
+        if len(few) <= _PRUNING_KEYS and not few.null_count:
+            frame = frame.where(one.isin(few.to_pylist()))
+    return matching(frame, pairs, wanted)._jdf.queryExecution().analyzed()

@@ -1,0 +1,35 @@
+"""The rows that a refresh removes from a view, and those that it adds, instead of replacing all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Literal
+
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
+
+Strategy = Literal["append", "merge", "keys", "full"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Increment:
+    """`removed`: the positions of the rows that are removed (`FILE`, `ROW`); ``None`` for none. `keys`: how
+    many keys of the view are computed again; ``None`` if that is not known. `release`: frees what Spark
+    keeps."""
+
+    strategy: Strategy
+    added: DataFrame
+    removed: DataFrame | None = None
+    keys: int | None = None
+    release: Callable[[], object] = lambda: None
+
+
+def matching(rows: DataFrame, pairs: Sequence[tuple[Column, str]], wanted: DataFrame) -> DataFrame:
+    """The rows with values that a few wanted rows have; NULL equals NULL. `pairs`: a column of the rows, and
+    the name of a column of the wanted rows."""
+    names = [name for _, name in pairs]
+    same = reduce(and_, (one.eqNullSafe(F.col(name)) for one, name in pairs), F.lit(True))
+    # Spark does not know how few they are, and would move all rows to find the matching ones.
+    return rows.join(F.broadcast(wanted.select(*names).distinct()), same, "left_semi")

@@ -1,0 +1,221 @@
+"""The strategy ``merge``: the aggregates of changed rows are combined with those that the view has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any, Literal
+
+from headrace.increments.changes import rows_at
+from headrace.increments.increment import Increment, matching
+from headrace.increments.leaves import Leaves, Side
+from headrace.increments.query import Operator, ViewQuery, id_of, kind_of, references
+from headrace.increments.shape import NotIncrementalError, below, is_inexact, value_of
+from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
+from headrace.sinks.delta.data_files import FILE, ROW, position_columns
+from headrace.storage.location import Location
+from headrace.syntax.sql import items
+
+_DELTA, _SIGN, _LEFT = "__headrace_delta", "__headrace_sign", "__headrace_left"
+_ROWS = "rows"
+"""What COUNT(*) counts."""
+Function = Literal["count", "sum", "min", "max", "avg"]
+_FUNCTIONS: Mapping[str, Function] = {
+    "Count": "count",
+    "CountIf": "count",
+    "Sum": "sum",
+    "Min": "min",
+    "Max": "max",
+    "Average": "avg",
+}
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """A column of the view that is an aggregate. `over`: what it aggregates. `counted`: what a COUNT must
+    count to say how many values that are."""
+
+    name: str
+    function: Function
+    over: str
+    counted: str
+    data_type: str
+
+
+def merge(leaves: Leaves, view: Location, version: int) -> Increment:
+    """The groups that change, with their new aggregates.
+
+    Raises:
+        NotIncrementalError: The aggregates of the view cannot be combined with others.
+    """
+    query, only_gains = leaves.query, leaves.only_gains
+    aggregate = _top_aggregate(query.root)
+    keys, aggregates = _columns(query, aggregate)
+    _check(aggregates, only_gains=only_gains)
+    (child,) = aggregate.children
+    sides: tuple[Side, ...] = ("gained",) if only_gains else ("gained", "lost")
+    found = [query.frame(query.over({child: leaves.delta(child, side)})) for side in sides]
+    delta = found[0] if only_gains else _net(found[0], found[1], aggregates)
+    return _combine(delta, rows_at(query.session, view, version), keys, aggregates, only_gains=only_gains)
+
+
+def _top_aggregate(root: Operator) -> Operator:
+    node = root
+    while node.kind == "Project":
+        (node,) = node.children
+    if node.kind != "Aggregate":
+        raise NotIncrementalError("NOT_MERGEABLE", "its result is not that of an aggregate")
+    return node
+
+
+def _columns(query: ViewQuery, aggregate: Operator) -> tuple[list[str], list[Aggregated]]:
+    """The columns of the view that identify a group, and those that are aggregates."""
+    groups = list(items(aggregate.java.groupingExpressions()))
+    values = {id_of(one): value_of(one) for one in items(aggregate.java.aggregateExpressions())}
+    grouping = {id for id, one in values.items() if any(one.semanticEquals(group) for group in groups)}
+    keys: dict[int, str] = {}
+    aggregates = []
+    for name, origin in _origins(query, aggregate):
+        is_plain = kind_of(origin) == "AttributeReference"
+        if references(origin) <= grouping:
+            if is_plain and is_inexact(origin.dataType()):
+                text = f"the column {name} has floats or maps, which cannot identify a group"
+                raise NotIncrementalError("NOT_MERGEABLE", text)
+            if is_plain:
+                keys.setdefault(id_of(origin), name)
+        elif is_plain and kind_of(values[id_of(origin)]) == "AggregateExpression":
+            aggregates.append(_aggregated(name, values[id_of(origin)]))
+        else:
+            raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is computed from aggregates")
+    shown = [values[id] for id in keys]
+    if not all(any(one.semanticEquals(group) for one in shown) for group in groups):
+        raise NotIncrementalError("NOT_MERGEABLE", "an expression of GROUP BY is no column of the view")
+    return list(keys.values()), aggregates
+
+
+def _origins(query: ViewQuery, aggregate: Operator) -> Iterator[tuple[str, Any]]:
+    """The name of each column of the view, and its expression in columns of the aggregate."""
+    for attribute in query.root.output:
+        node, origin = query.root, attribute
+        while node is not aggregate:
+            (child,) = node.children
+            node, origin = child, below(query.session, node, origin)[child]
+        yield str(attribute.name()), origin
+
+
+def _aggregated(name: str, expression: Any) -> Aggregated:
+    function = expression.aggregateFunction()
+    kind, children = kind_of(function), list(items(function.children()))
+    if kind not in _FUNCTIONS:
+        text = f"{function.prettyName()}() of the column {name} cannot be combined with another value"
+        raise NotIncrementalError("NOT_MERGEABLE", text)
+    if expression.isDistinct():
+        raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is over distinct values")
+    types = [str(one.dataType().catalogString()) for one in children]
+    if kind not in ("Count", "CountIf") and any(one in ("float", "double") for one in types):
+        raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is over floats")
+    if kind in ("Sum", "Average") and (
+        "interval" in types[0] or (kind, types[0][:7]) == ("Average", "decimal")
+    ):
+        raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is over values of type {types[0]}")
+    condition = expression.filter()
+    parts = [*children, *([condition.get()] if condition.isDefined() else [])]
+    over = " ".join((str(condition.isDefined()), *(str(one.canonicalized().toString()) for one in parts)))
+    is_always = not condition.isDefined() and not any(one.nullable() for one in children)
+    counted = f"if {over}" if kind == "CountIf" else _ROWS if is_always else over
+    is_count = _FUNCTIONS[kind] == "count"
+    type_name = str(expression.dataType().catalogString())
+    return Aggregated(name, _FUNCTIONS[kind], counted if is_count else over, counted, type_name)
+
+
+def _check(aggregates: Sequence[Aggregated], *, only_gains: bool) -> None:
+    counts = {one.over for one in aggregates if one.function == "count"}
+    sums = {one.over for one in aggregates if one.function == "sum"}
+    for one in aggregates:
+        if one.function == "avg" and (one.over not in sums or one.counted not in counts):
+            text = f"the view needs SUM and COUNT of the same values beside the average {one.name}"
+            raise NotIncrementalError("NOT_MERGEABLE", text)
+        if only_gains:
+            continue
+        if one.function in ("min", "max"):
+            text = f"rows were changed or deleted, and {one.name} is a {one.function.upper()}"
+            raise NotIncrementalError("NOT_MERGEABLE", text)
+        if one.function == "sum" and one.counted not in counts:
+            text = f"rows were changed or deleted, and the view has no COUNT of the values of {one.name}"
+            raise NotIncrementalError("NOT_MERGEABLE", text)
+    if not only_gains and _ROWS not in counts:
+        raise NotIncrementalError(
+            "NOT_MERGEABLE", "rows were changed or deleted, and the view has no COUNT(*)"
+        )
+
+
+def _net(gained: DataFrame, lost: DataFrame, aggregates: Sequence[Aggregated]) -> DataFrame:
+    """Counts and sums of gained rows less those of lost rows."""
+    rows = gained.withColumn(_SIGN, F.lit(1)).unionByName(lost.withColumn(_SIGN, F.lit(-1)))
+    own = {one.name: one for one in aggregates}
+    summed = [
+        (F.lit(None) if one.function == "avg" else F.sum(F.col(quoted_column(one.name)) * F.col(_SIGN)))
+        .cast(one.data_type)
+        .alias(one.name)
+        for one in aggregates
+    ]
+    others = [quoted_column(name) for name in gained.columns if name not in own]
+    return rows.groupBy(*others).agg(*summed).select(*map(quoted_column, gained.columns))
+
+
+def _combine(
+    delta: DataFrame,
+    view: DataFrame,
+    keys: Sequence[str],
+    aggregates: Sequence[Aggregated],
+    *,
+    only_gains: bool,
+) -> Increment:
+    place = {name: f"{_DELTA}{number}" for number, name in enumerate(delta.columns)}
+    changes = delta.select(*(F.col(quoted_column(name)).alias(other) for name, other in place.items()))
+    pairs = [(F.col(quoted_column(one)), place[one]) for one in keys]
+    held = matching(view.select("*", *position_columns()), pairs, changes)
+    same = reduce(and_, (one.eqNullSafe(F.col(other)) for one, other in pairs), F.lit(True))
+    new: dict[str, Column] = {
+        one.name: _combined(one.function, F.col(quoted_column(one.name)), F.col(place[one.name]))
+        for one in aggregates
+        if one.function != "avg"
+    }
+    counts = {one.over: new[one.name] for one in aggregates if one.function == "count"}
+    for one in aggregates:
+        if one.function == "sum" and not only_gains:
+            new[one.name] = F.when(counts[one.counted] != 0, new[one.name])
+    sums = {one.over: new[one.name] for one in aggregates if one.function == "sum"}
+    for one in aggregates:
+        if one.function == "avg":
+            number = counts[one.counted]
+            new[one.name] = F.when(number != 0, sums[one.over].cast("double") / number)
+    types = {one.name: one.data_type for one in aggregates}
+    values = [
+        (new[name].cast(types[name]) if name in new else F.col(other)).alias(name)
+        for name, other in place.items()
+    ]
+    # A group without rows leaves the view; without GROUP BY, there is always one row.
+    left = counts[_ROWS] if keys and not only_gains else F.lit(1)
+    joined = changes.join(held, same, "left").select(*values, FILE, ROW, left.alias(_LEFT)).persist()
+    return Increment(
+        strategy="merge",
+        added=joined.where(F.col(_LEFT) != 0).drop(FILE, ROW, _LEFT),
+        removed=joined.where(F.col(ROW).isNotNull()).select(FILE, ROW),
+        release=joined.unpersist,
+    )
+
+
+def _combined(function: Function, held: Column, delta: Column) -> Column:
+    match function:
+        case "count":
+            return F.coalesce(held, F.lit(0)) + F.coalesce(delta, F.lit(0))
+        case "sum":
+            return F.when(held.isNull(), delta).when(delta.isNull(), held).otherwise(held + delta)
+        case "min":
+            return F.least(held, delta)
+        case _:
+            return F.greatest(held, delta)

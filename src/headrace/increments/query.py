@@ -1,0 +1,195 @@
+"""The query of a view as Spark's plan: its operators, its tables, and the same query over other rows.
+
+Spark's own objects are walked and rebuilt, so nothing here parses SQL or an expression's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from headrace.runtime.gateway import frame_of_plan
+from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
+from headrace.syntax.sql import items
+
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
+
+
+@dataclass(eq=False)
+class Operator:
+    """A node of a plan, with the Java object that it is read from."""
+
+    java: Any
+    kind: str
+    children: tuple[Operator, ...]
+    number: int  # its place in the plan, parents first
+
+    def walk(self) -> Iterator[Operator]:
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    @cached_property
+    def output(self) -> tuple[Any, ...]:
+        """The attributes of its rows."""
+        return tuple(items(self.java.output()))
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        return frozenset(map(id_of, self.output))
+
+    def path_to(self, other: Operator) -> tuple[Operator, ...] | None:
+        """The operators from this one to another, both included."""
+        if self is other:
+            return (self,)
+        for child in self.children:
+            if (found := child.path_to(other)) is not None:
+                return (self, *found)
+        return None
+
+
+@dataclass(eq=False)
+class ViewQuery:
+    """The analyzed query of a view. `tables`: the folder of each leaf that is a Delta table."""
+
+    session: SparkSession
+    root: Operator
+    tables: Mapping[Operator, str]
+
+    def over(self, rows: Mapping[Operator, Any], root: Operator | None = None) -> Any:
+        """The plan with other rows at some operators: Java plans with the same attributes."""
+        return _rebuilt(self.session, root or self.root, rows)
+
+    def frame(self, plan: Any) -> DataFrame:
+        return frame_of_plan(self.session, plan)
+
+    def as_leaf(self, leaf: Operator, rows: DataFrame) -> Any:
+        """A plan of rows with the attributes of a leaf."""
+        return as_attributes(self.session, leaf.output, rows)
+
+
+def read_query(session: SparkSession, frame: DataFrame) -> ViewQuery:
+    """Read the query of a view, without names of tables, views and common table expressions."""
+    jvm: Any = session._jvm
+    plan = frame._jdf.queryExecution().analyzed()
+    optimizer, analysis = (
+        jvm.org.apache.spark.sql.catalyst.optimizer,
+        jvm.org.apache.spark.sql.catalyst.analysis,
+    )
+    for owner, name in (
+        (analysis, "EliminateSubqueryAliases"),
+        (analysis, "EliminateView"),
+        (optimizer, "PullupCorrelatedPredicates"),
+        (optimizer, "RewritePredicateSubquery"),
+    ):
+        plan = getattr(getattr(owner, f"{name}$"), "MODULE$").apply(plan)
+    plan = optimizer.InlineCTE(True, False).apply(plan)
+    root = _read(plan, iter(range(1_000_000)))
+    tables = {}
+    for one in root.walk():
+        if one.kind == "LogicalRelation":
+            folder = _folder(session, one.java)
+            if folder is not None:
+                tables[one] = folder
+    return ViewQuery(session, root, tables)
+
+
+def _read(java: Any, numbers: Iterator[int]) -> Operator:
+    number = next(numbers)
+    children = tuple(_read(child, numbers) for child in items(java.children()))
+    return Operator(java, kind_of(java), children, number)
+
+
+def _folder(session: SparkSession, relation: Any) -> str | None:
+    from py4j.java_gateway import is_instance_of
+
+    gateway, files = session.sparkContext._gateway, relation.relation()
+    if not is_instance_of(gateway, files, "org.apache.spark.sql.execution.datasources.HadoopFsRelation"):
+        return None
+    index = files.location()
+    if not is_instance_of(gateway, index, "org.apache.spark.sql.delta.files.TahoeLogFileIndex"):
+        return None
+    if index.isTimeTravelQuery() or index.partitionFilters().nonEmpty():
+        # Other versions of the table would be other rows.
+        return None
+    return str(index.deltaLog().dataPath().toString())
+
+
+def _rebuilt(session: SparkSession, node: Operator, rows: Mapping[Operator, Any]) -> Any:
+    if node in rows:
+        return rows[node]
+    children = [_rebuilt(session, child, rows) for child in node.children]
+    if all(new is old.java for new, old in zip(children, node.children, strict=True)):
+        return node.java
+    return with_children(session, node.java, children)
+
+
+def with_children(session: SparkSession, java: Any, children: Sequence[Any]) -> Any:
+    jvm: Any = session._jvm
+    return java.withNewChildren(jvm.PythonUtils.toSeq(list(children)))
+
+
+def as_attributes(session: SparkSession, attributes: Sequence[Any], rows: DataFrame) -> Any:
+    """A plan of rows whose columns are the attributes, by name."""
+    own = {str(one.name()).casefold(): one for one in items(rows._jdf.queryExecution().analyzed().output())}
+    return project(session, [(own[str(one.name()).casefold()], one) for one in attributes], rows)
+
+
+def project(session: SparkSession, columns: Sequence[tuple[Any, Any]], rows: DataFrame | Any) -> Any:
+    """A plan of expressions, each with the name and the id of an attribute."""
+    jvm: Any = session._jvm
+    aliases = [alias(session, one, str(like.name()), like.exprId()) for one, like in columns]
+    plan = rows._jdf.queryExecution().analyzed() if hasattr(rows, "_jdf") else rows
+    return getattr(jvm, f"{_LOGICAL}.Project")(jvm.PythonUtils.toSeq(aliases), plan)
+
+
+def alias(session: SparkSession, expression: Any, name: str, id: Any = None) -> Any:
+    jvm: Any = session._jvm
+    none, empty = jvm.scala.Option.empty(), jvm.PythonUtils.toSeq([])
+    if id is None:
+        id = getattr(jvm, f"{_EXPRESSIONS}.NamedExpression").newExprId()
+    return getattr(jvm, f"{_EXPRESSIONS}.Alias")(expression, name, id, empty, none, empty)
+
+
+def column(session: SparkSession, expression: Any) -> Column:
+    """An expression as a column of the DataFrame API."""
+    from pyspark.sql.classic.column import Column
+
+    jvm: Any = session._jvm
+    return Column(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def kind_of(java: Any) -> str:
+    name = str(java.getClass().getName())
+    return name.rpartition(".")[2].rpartition("$")[2] or name.rpartition(".")[2].rstrip("$")
+
+
+def id_of(attribute: Any) -> int:
+    return int(attribute.exprId().id())
+
+
+def references(expression: Any) -> frozenset[int]:
+    found = expression.references().toSeq()
+    return frozenset(map(id_of, items(found)))
+
+
+def substituted(session: SparkSession, expression: Any, values: Mapping[int, Any]) -> Any:
+    """An expression with other expressions in place of some attributes."""
+    if kind_of(expression) == "AttributeReference":
+        return values.get(id_of(expression), expression)
+    before = list(items(expression.children()))
+    after = [substituted(session, one, values) for one in before]
+    if all(new is old for new, old in zip(after, before, strict=True)):
+        return expression
+    return with_children(session, expression, after)
+
+
+def conjuncts(condition: Any) -> Iterator[Any]:
+    if kind_of(condition) == "And":
+        yield from conjuncts(condition.left())
+        yield from conjuncts(condition.right())
+    else:
+        yield condition

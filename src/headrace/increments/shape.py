@@ -1,0 +1,264 @@
+"""What a query does with the rows of its tables, and so how its result can follow their changes.
+
+The rules are those of incremental view maintenance. An output column is a key if a filter on it gives the
+same rows before and after each operator down to a table. A query is linear in a table if each row of the
+table contributes to the result on its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.increments.query import Operator, ViewQuery, conjuncts, id_of, kind_of, references, substituted
+from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.syntax.sql import items
+
+_PASSING = frozenset(
+    {
+        "Filter",
+        "Sort",
+        "Repartition",
+        "RepartitionByExpression",
+        "ResolvedHint",
+        "SubqueryAlias",
+        "RebalancePartitions",
+    }
+)
+"""Operators that neither change rows nor make new ones."""
+_PER_ROW = _PASSING | {"Project", "Generate"}
+_CONSTANT = frozenset({"LocalRelation", "OneRowRelation", "Range"})
+_KNOWN = _PER_ROW | _CONSTANT | {"LogicalRelation", "Aggregate", "Window", "Distinct", "Union", "Join"}
+_GROUPING = frozenset({"Aggregate", "Window", "Distinct"})
+"""Operators whose rows come from several rows."""
+_JOINS = {"Inner", "Cross", "LeftOuter", "RightOuter", "LeftSemi", "LeftAnti"}
+_ORDERED = {
+    "First": "first",
+    "Last": "last",
+    "AnyValue": "any_value",
+    "CollectList": "collect_list",
+    "CollectSet": "collect_set",
+    "MinBy": "min_by",
+    "MaxBy": "max_by",
+    "Mode": "mode",
+    "ListAgg": "listagg",
+    "ApproximatePercentile": "approx_percentile",
+}
+
+
+class NotIncrementalError(Exception):
+    """A refresh cannot follow changes. `code`: the reason as Databricks names it."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def check_query(query: ViewQuery) -> None:
+    """Check that the query has only operators whose results can follow changes.
+
+    Raises:
+        NotIncrementalError: It has others.
+    """
+    plan = query.root.java
+    if not plan.deterministic():
+        raise NotIncrementalError(
+            "EXPRESSION_NOT_DETERMINISTIC", "it calls a function that is not deterministic"
+        )
+    for one in query.root.walk():
+        if one.kind not in _KNOWN:
+            raise NotIncrementalError("QUERY_STRUCTURE_NOT_SUPPORTED", f"it uses {_operator_name(one.kind)}")
+        if one.kind == "LogicalRelation" and one not in query.tables:
+            raise NotIncrementalError(
+                "DATA_SOURCE_NOT_SUPPORTED", "it reads something else than Delta tables"
+            )
+        if one.kind == "Join" and (kind := join_type(one)) not in _JOINS:
+            raise NotIncrementalError("QUERY_STRUCTURE_NOT_SUPPORTED", f"it uses a {kind} join")
+        for expression in items(one.java.expressions()):
+            _check_expression(expression)
+    if not query.tables:
+        raise NotIncrementalError("DATA_SOURCE_NOT_SUPPORTED", "it reads no table")
+
+
+def _operator_name(kind: str) -> str:
+    known = {"GlobalLimit": "LIMIT", "LocalLimit": "LIMIT", "Expand": "ROLLUP, CUBE or GROUPING SETS"}
+    known |= {"Deduplicate": "dropDuplicates()", "Sample": "TABLESAMPLE", "Offset": "OFFSET"}
+    return known.get(kind, f"the operator {kind}")
+
+
+def _check_expression(expression: Any) -> None:
+    kind = kind_of(expression)
+    if kind in ("PythonUDF", "PythonUDAF", "ScalaUDF"):
+        raise NotIncrementalError("UDF_NOT_DETERMINISTIC", "it calls a function of Python")
+    if kind in ("ScalarSubquery", "InSubquery", "Exists", "ListQuery", "LateralSubquery"):
+        raise NotIncrementalError("SUBQUERY_EXPRESSION_NOT_SUPPORTED", "it has a subquery as a value")
+    if kind in _ORDERED:
+        text = f"{_ORDERED[kind]}() can give other values for the same rows"
+        raise NotIncrementalError("AGGREGATE_NOT_DETERMINISTIC", text)
+    for child in items(expression.children()):
+        _check_expression(child)
+
+
+def join_type(join: Operator) -> str:
+    return str(join.java.joinType().toString())
+
+
+@dataclass(frozen=True)
+class Key:
+    """A column of the view by which rows can be replaced. `at`: the expression of the column at each leaf
+    that knows it, in attributes of the leaf."""
+
+    attribute: Any
+    at: Mapping[Operator, Any]
+
+
+def find_keys(query: ViewQuery, changed: Sequence[Operator]) -> tuple[Key, ...]:
+    """The columns of the view that are keys down to all changed tables."""
+    found = []
+    for attribute in query.root.output:
+        if is_inexact(attribute.dataType()):
+            continue
+        at = dict(_pushed(query.session, query.root, attribute))
+        if all(_reaches(query, one, at, attribute) for one in changed):
+            found.append(Key(attribute, at))
+    return tuple(found)
+
+
+def is_inexact(kind: Any) -> bool:
+    """Whether equal values of a type can differ, or cannot be compared."""
+    text = str(kind.catalogString())
+    return any(one in text for one in ("float", "double", "map<", "variant", "collate"))
+
+
+def _reaches(query: ViewQuery, leaf: Operator, at: Mapping[Operator, Any], attribute: Any) -> bool:
+    """Whether the keys that a changed row of a leaf affects can be found."""
+    try:
+        affected_part(query, leaf, [attribute])
+    except NotIncrementalError:
+        return False
+    return True
+
+
+def affected_part(query: ViewQuery, leaf: Operator, expressions: Sequence[Any]) -> tuple[Operator, list[Any]]:
+    """The largest part of the query that is linear in a leaf, and expressions of the view's columns in
+    columns of that part."""
+    path = query.root.path_to(leaf)
+    assert path is not None, "the leaf belongs to the query"
+    # Below the last operator that makes one row of several.
+    last = max((n for n, one in enumerate(path) if one.kind in {*_GROUPING, "Union"}), default=-1)
+    current = list(expressions)
+    for number in range(last + 1):
+        child = path[number + 1]
+        current = [_through(query.session, path[number], child, one) for one in current]
+    return path[last + 1], current
+
+
+def _through(session: SparkSession, node: Operator, child: Operator, expression: Any) -> Any:
+    """An expression in columns of a node's child, where a filter on both gives the same rows."""
+    found = below(session, node, expression).get(child)
+    if found is None:
+        raise NotIncrementalError(
+            "KEY_NOT_FOUND", "a column does not identify the rows that a change affects"
+        )
+    return found
+
+
+def _pushed(session: SparkSession, node: Operator, expression: Any) -> Iterator[tuple[Operator, Any]]:
+    """The leaves at which an expression of a node's columns can be asked for."""
+    if not node.children:
+        yield node, expression
+        return
+    for child, pushed in below(session, node, expression).items():
+        yield from _pushed(session, child, pushed)
+
+
+def below(session: SparkSession, node: Operator, expression: Any) -> dict[Operator, Any]:
+    """An expression in columns of the children of a node; children that do not know it are missing."""
+    if node.kind in _PASSING:
+        return {node.children[0]: expression}
+    match node.kind:
+        case "Project":
+            values = {id_of(one): value_of(one) for one in items(node.java.projectList())}
+            return {node.children[0]: substituted(session, expression, values)}
+        case "Generate":
+            (child,) = node.children
+            return {child: expression} if references(expression) <= child.ids else {}
+        case "Distinct":
+            return {node.children[0]: expression}
+        case "Aggregate":
+            groups = list(items(node.java.groupingExpressions()))
+            values = {id_of(one): value_of(one) for one in items(node.java.aggregateExpressions())}
+            if not all(_is_one_of(values[one], groups) for one in references(expression)):
+                return {}
+            return {node.children[0]: substituted(session, expression, values)}
+        case "Window":
+            partition = list(items(node.java.partitionSpec()))
+            known = {id_of(one) for one in partition if kind_of(one) == "AttributeReference"}
+            if references(expression) <= known:
+                return {node.children[0]: expression}
+            return {}
+        case "Union":
+            found = {}
+            for child in node.children:
+                values = {id_of(own): theirs for own, theirs in zip(node.output, child.output, strict=True)}
+                found[child] = substituted(session, expression, values)
+            return found
+        case "Join":
+            return _below_join(session, node, expression)
+        case _:
+            return {}
+
+
+def _below_join(session: SparkSession, node: Operator, expression: Any) -> dict[Operator, Any]:
+    left, right = node.children
+    kind, needed = join_type(node), references(expression)
+    preserved = {"LeftOuter": (left,), "LeftSemi": (left,), "LeftAnti": (left,), "RightOuter": (right,)}
+    for side, other in ((left, right), (right, left)):
+        if not needed <= side.ids or side not in preserved.get(kind, (left, right)):
+            continue
+        found = {side: expression}
+        equal = dict(_equal(node, side, other))
+        if needed <= equal.keys():
+            found[other] = substituted(session, expression, equal)
+        return found
+    return {}
+
+
+def _equal(join: Operator, side: Operator, other: Operator) -> Iterator[tuple[int, Any]]:
+    """The attributes of one side of a join that equal an attribute of the other side."""
+    condition = join.java.condition()
+    if not condition.isDefined():
+        return
+    for one in conjuncts(condition.get()):
+        if kind_of(one) not in ("EqualTo", "EqualNullSafe"):
+            continue
+        for mine, theirs in ((one.left(), one.right()), (one.right(), one.left())):
+            is_own = kind_of(mine) == "AttributeReference" and id_of(mine) in side.ids
+            if is_own and frozenset() < references(theirs) <= other.ids:
+                yield id_of(mine), theirs
+
+
+def value_of(named: Any) -> Any:
+    return named.child() if kind_of(named) == "Alias" else named
+
+
+def _is_one_of(expression: Any, others: Sequence[Any]) -> bool:
+    return any(expression.semanticEquals(one) for one in others)
+
+
+def is_linear(node: Operator, leaf: Operator) -> bool:
+    """Whether each row of a leaf contributes to a node's rows on its own, while all other leaves stay."""
+    path = node.path_to(leaf)
+    assert path is not None, "the leaf belongs to the node"
+    for one, child in itertools.pairwise(path):
+        if one.kind in _PER_ROW or one.kind == "Union":
+            continue
+        if one.kind != "Join":
+            return False
+        left, right = one.children
+        sides = {"Inner": (left, right), "Cross": (left, right), "RightOuter": (right,)}
+        if child not in sides.get(join_type(one), (left,)):
+            return False
+    return True
