@@ -13,20 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace import errors
+from headrace.declare import spec_checks
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
-from headrace.declare.spec_checks import (
-    broker_locations,
-    build_brokers,
-    build_cluster,
-    build_error,
-    build_paths,
-    build_tables,
-    check_kafka,
-    check_keys,
-    kafka_of,
-    key_error,
-    named_master,
-)
 from headrace.declare.spec_model import BROKERS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
@@ -174,9 +162,9 @@ def _load(
     collect_literals(document, redactor)
     dotenv = load_dotenv(file.parent, shown_path(file.parent / DOTENV))
     profiles = _profiles(document)
-    check_keys(document, Spec, also=("profiles",))
+    spec_checks.check_keys(document, Spec, also=("profiles",))
     for name, entry in profiles.items():  # all of them: a misspelt key in `prod` is found in `dev`
-        check_keys(entry, Overridable, ("profiles", name))
+        spec_checks.check_keys(entry, Overridable, ("profiles", name))
     named = os.environ.get(PROFILE_VARIABLE) or dotenv.get(PROFILE_VARIABLE)
     chosen = profile or named or DEFAULT_PROFILE
     base = Mapped(
@@ -194,14 +182,14 @@ def _load(
     try:
         spec = Spec.model_validate(filler.fill(merged))
     except ValidationError as error:
-        raise build_error(error, merged, shown) from error
-    brokers = build_brokers(
+        raise spec_checks.build_error(error, merged, shown) from error
+    brokers = spec_checks.build_brokers(
         spec.kafka.brokers,
         chosen=chosen,
         profiles={name: partial(_merged, base, profile) for name, profile in profiles.items()},
         filler=filler,
         folder=file.parent,
-        locations=broker_locations(merged),
+        locations=spec_checks.broker_locations(merged),
     )
     settings = replace(_settings(spec, file, chosen, merged, redactor), brokers=brokers)
     if given is not None:
@@ -342,7 +330,7 @@ def _override(key: str, text: str, redactor: Redactor) -> Mapped:
     for name in reversed(names if rest else []):
         value = Mapped({name: value}, {name: location}, location)
     built = Mapped({first: value}, {first: location}, location)
-    check_keys(built, Spec)
+    spec_checks.check_keys(built, Spec)
     return built
 
 
@@ -375,7 +363,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     kafka = spec.kafka.settings
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
-    places = {key: place for key, place in kafka_of(merged).keys.items() if key in kafka}
+    places = {key: place for key, place in spec_checks.kafka_of(merged).keys.items() if key in kafka}
     configuration = dict(spec.configuration)
     if not spec.compatibility.ansi:
         configuration.setdefault(ANSI_SETTING, "false")
@@ -397,7 +385,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         configuration=configuration,
         configuration_locations=_locations(merged, "configuration"),
         secrets=dict(spec.secrets),
-        kafka=check_kafka(KafkaConnection(kafka, places), file.parent),
+        kafka=spec_checks.check_kafka(KafkaConnection(kafka, places), file.parent),
         trigger=_trigger(spec, merged),
         view_interval_s=spec.views.interval,
         on_data_loss=spec.on_data_loss,
@@ -406,10 +394,12 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         max_value_bytes=spec.max_value_bytes,
         index_memory=spec.upsert.index_memory,
         duplicate_keys=spec.upsert.duplicate_keys,
-        master=named_master(spec),
+        master=spec_checks.named_master(spec),
         memory=spec.runtime.memory,
         s3=s3,
-        cluster=build_cluster(spec, _locations(merged, "cluster"), _locations(merged, "configuration")),
+        cluster=spec_checks.build_cluster(
+            spec, _locations(merged, "cluster"), _locations(merged, "configuration")
+        ),
         maintenance=MaintenanceSettings(
             values=spec.maintenance.values,
             tables={
@@ -419,8 +409,8 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         ),
         readers=tuple(spec.readers),
         consumer_groups=spec.consumer_groups,
-        tables=build_tables(spec, file.parent, _locations(merged, "tables")),
-        paths=build_paths(spec, file.parent, _locations(merged, "paths")),
+        tables=spec_checks.build_tables(spec, file.parent, _locations(merged, "tables")),
+        paths=spec_checks.build_paths(spec, file.parent, _locations(merged, "paths")),
         # Spark reads paths in a server, whose working directory is that of the command.
         started_in=Path.cwd() if file.name in SPARK_SPEC_NAMES else None,
         root_path=None if spec.root_path is None else Path(os.path.normpath(file.parent / spec.root_path)),
@@ -443,4 +433,4 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
     except ValueError as error:
         place = _locations(merged, "configuration").get(INTERVAL_SETTING)
         key = f"configuration.{INTERVAL_SETTING}"
-        raise key_error(key, str(error), place, ["write such as 5 seconds"]) from None
+        raise spec_checks.key_error(key, str(error), place, ["write such as 5 seconds"]) from None

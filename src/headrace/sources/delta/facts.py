@@ -19,15 +19,8 @@ from headrace.sources.parts import FileParts, file_uri, row_number
 from headrace.state.facts import FlowFacts, NextPosition, ReadBefore, SourceFacts
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
+from headrace.storage import table_log
 from headrace.storage.location import Location
-from headrace.storage.table_log import (
-    LoggedCommit,
-    commit_file,
-    follow_commits,
-    load_commit,
-    read_actions,
-    versions,
-)
 
 MEANINGS = (
     Meaning(
@@ -185,8 +178,8 @@ def versions_of_files(table: Location, one: SourceRange) -> dict[str, int]:
         return {}
     first = start.first_commit if isinstance(start, DeltaPosition) else until.version
     found: dict[str, int] = {}
-    for commit in follow_commits(table, first, until.last_version):
-        for _, action in read_actions(commit_file(table, commit.version), "add"):
+    for commit in table_log.follow_commits(table, first, until.last_version):
+        for _, action in table_log.read_actions(table_log.commit_file(table, commit.version), "add"):
             found[unquote(action["path"]).rpartition("/")[2]] = commit.version
     return found
 
@@ -206,7 +199,7 @@ class DeltaFacts(SourceFacts):
     # How the table differs from the version that was read, if an older copy was restored
     rolled_back: str | None = None
     # The first commit that changes rows and that the flow has not read yet
-    rewritten: LoggedCommit | None = None
+    rewritten: table_log.LoggedCommit | None = None
     # The first version that the flow has not read and that the log no longer has
     missing: int | None = None
 
@@ -258,7 +251,7 @@ class DeltaFacts(SourceFacts):
 
 
 def rewritten(
-    flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit
+    flow: str, target: str, table: str, location: SourceLocation, commit: table_log.LoggedCommit
 ) -> errors.UpstreamRewrittenError:
     """The error for a commit of a table that changes rows which a flow has read."""
     name = table.rpartition("/")[2]
@@ -318,14 +311,14 @@ def log_expired(
     )
 
 
-def find_change(table: Location) -> tuple[LoggedCommit, str] | None:
+def find_change(table: Location) -> tuple[table_log.LoggedCommit, str] | None:
     """The newest commit that renames or drops columns, or changes their types, and what it has done."""
     later: tuple[int, Mapping[str, tuple[str, Any]]] | None = None
-    for version in reversed(versions(table)):
-        for _, action in read_actions(commit_file(table, version), "metaData"):
+    for version in reversed(table_log.versions(table)):
+        for _, action in table_log.read_actions(table_log.commit_file(table, version), "metaData"):
             columns = _columns(json.loads(action["schemaString"]))
             if later is not None and (changes := ", and ".join(_changes(columns, later[1]))):
-                return load_commit(table, later[0]), changes
+                return table_log.load_commit(table, later[0]), changes
             later = version, columns
     return None
 

@@ -16,31 +16,9 @@ from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import StructType
 from headrace.sources.bad_records import schema_mark
+from headrace.sources.files import headers, lists
 from headrace.sources.files.bad_files import explain_bad_file, file_relations, relation_options
 from headrace.sources.files.by_header import find_groups, header_schema
-from headrace.sources.files.headers import (
-    HEADERS_OPTION,
-    HeaderRules,
-    HeaderSyntax,
-    find_header,
-    find_misplaced,
-    has_header,
-    header_splitter,
-    misplaced_column,
-)
-from headrace.sources.files.lists import (
-    FileLists,
-    FilePosition,
-    ReadFile,
-    SeenFiles,
-    covers,
-    describe_files,
-    find_earlier,
-    folder_of_source,
-    last_entry,
-    load_entries,
-    load_seen,
-)
 from headrace.sources.kind import FlowRun, Guard
 from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
@@ -64,7 +42,7 @@ class _Batch:
     """The files of one batch, as they were when it began."""
 
     number: int
-    files: tuple[ReadFile, ...] = ()
+    files: tuple[lists.ReadFile, ...] = ()
     states: Mapping[str, FileState] = field(default_factory=dict)
 
     def changed(self) -> list[str]:
@@ -75,8 +53,8 @@ class _Batch:
 class FileGuard(Guard):
     def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
         super().__init__(run, sources)
-        self._lists = FileLists.of_ledger(run.ledger.folder)
-        self._read: dict[int, SeenFiles] = {}
+        self._lists = lists.FileLists.of_ledger(run.ledger.folder)
+        self._read: dict[int, lists.SeenFiles] = {}
         self._keyed: dict[int, set[bool]] = {}
         self._batch = _Batch(number=-1)
 
@@ -88,13 +66,13 @@ class FileGuard(Guard):
         """
         for index, source in self.sources.items():
             position = positions.get(index)
-            last = position.entry if isinstance(position, FilePosition) else -1
+            last = position.entry if isinstance(position, lists.FilePosition) else -1
             folder = folder_of(source)
-            if last_entry(self.run.checkpoint, folder) < last:
+            if lists.last_entry(self.run.checkpoint, folder) < last:
                 raise self._corrupt(index, f"it ends before entry {last}, up to which files were read", ())
-            logged = load_seen(self.run.checkpoint, folder)
+            logged = lists.load_seen(self.run.checkpoint, folder)
             read = {path: entry for path, entry in logged.items() if entry <= last}
-            self._read[index] = SeenFiles(read)
+            self._read[index] = lists.SeenFiles(read)
             self._keyed[index] = {self._is_keyed(index, path) for path in read}
             seen = read.keys()
             if position is None:
@@ -103,12 +81,12 @@ class FileGuard(Guard):
             paths = {file.path for file in listed}
             if paths - seen:
                 raise self._corrupt(index, "it lacks files that were read", sorted(paths - seen))
-            if seen - paths and covers(listed, last):
+            if seen - paths and lists.covers(listed, last):
                 raise self._corrupt(index, "it holds files that were not read", sorted(seen - paths))
 
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
         """Record the state of the batch's files, and describe them in its ranges."""
-        files: list[ReadFile] = []
+        files: list[lists.ReadFile] = []
         states: dict[str, FileState] = {}
         for one in ranges:
             mine = self._files_of(one, states)
@@ -117,7 +95,9 @@ class FileGuard(Guard):
             total = len(before) + sum(before.entry_of(file.path) != file.log for file in mine)
             files += mine
             planned = next(source for source in self.run.planned if source.index == one.index)
-            yield replace(one, marks={"files": describe_files(mine, total), **schema_mark(planned.options)})
+            yield replace(
+                one, marks={"files": lists.describe_files(mine, total), **schema_mark(planned.options)}
+            )
         self._batch = _Batch(number=batch, files=tuple(files), states=states)
         self._refuse_mixed()
 
@@ -161,7 +141,7 @@ class FileGuard(Guard):
         """The columns of a file in the order of its header, where they are read by name."""
         index = next((file.source for file in self._batch.files if plain_path(file.path) == path), None)
         source = next((one for one in self.run.planned if one.index == index), None)
-        rules = None if source is None else HeaderRules.of(source.options)
+        rules = None if source is None else headers.HeaderRules.of(source.options)
         if source is None or rules is None:
             return declared
         (group,) = find_groups(self.run.session, source.options, rules, [path])
@@ -205,11 +185,11 @@ class FileGuard(Guard):
         if changed:
             raise self._changed(changed, "written, replaced or removed while it was read") from cause
 
-    def _files_of(self, one: SourceRange, states: dict[str, FileState]) -> list[ReadFile]:
-        assert isinstance(one.until, FilePosition)
-        first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
+    def _files_of(self, one: SourceRange, states: dict[str, FileState]) -> list[lists.ReadFile]:
+        assert isinstance(one.until, lists.FilePosition)
+        first = one.start.entry + 1 if isinstance(one.start, lists.FilePosition) else 0
         folder = folder_of(self.sources[one.index])
-        entries = load_entries(self.run.checkpoint, folder, first, one.until.entry)
+        entries = lists.load_entries(self.run.checkpoint, folder, first, one.until.entry)
         found = []
         for log, paths in entries.items():
             for path in paths:
@@ -217,7 +197,7 @@ class FileGuard(Guard):
                 if state is not None:
                     states[path] = state
                 found.append(
-                    ReadFile(
+                    lists.ReadFile(
                         source=one.index,
                         log=log,
                         path=path,
@@ -229,7 +209,7 @@ class FileGuard(Guard):
         before = self._read[one.index]
         known = ((file.path, before.entry_of(file.path)) for file in found)
         maybe = [path for path, entry in known if entry is not None and entry < first]
-        again = find_earlier(self.run.checkpoint, folder, maybe, first)
+        again = lists.find_earlier(self.run.checkpoint, folder, maybe, first)
         if again or len({file.path for file in found}) < len(found):
             raise self._corrupt(one.index, "it names files again that were read before", again)
         return found
@@ -269,19 +249,19 @@ class FileGuard(Guard):
             return
         options = relation_options(self.run.session, relation)
         given = {name.lower() for name in options}
-        if not has_header(options) or given & {"enforceschema", HEADERS_OPTION.lower()}:
+        if not headers.has_header(options) or given & {"enforceschema", headers.HEADERS_OPTION.lower()}:
             return
-        syntax, split = HeaderSyntax.of(options), header_splitter(self.run.session, options)
+        syntax, split = headers.HeaderSyntax.of(options), headers.header_splitter(self.run.session, options)
         columns, seen = list(relation.dataSchema().fieldNames()), set[str]()
         for path in map(plain_path, paths):
-            header = find_header(path, syntax)
+            header = headers.find_header(path, syntax)
             if header is None or header.text in seen:
                 continue
             seen.add(header.text)
-            column = find_misplaced(split(header.text), columns, str.lower)
+            column = headers.find_misplaced(split(header.text), columns, str.lower)
             if column is not None:
                 flow = self.run.flow
-                raise misplaced_column(str(flow.name), path, header.line, column, flow.location)
+                raise headers.misplaced_column(str(flow.name), path, header.line, column, flow.location)
 
     def _doubled(self, twice: Sequence[str]) -> errors.FileUnreadableError:
         patterns = [
@@ -326,7 +306,7 @@ class FileGuard(Guard):
 
     def _is_keyed(self, index: int, uri: str) -> bool:
         """Whether a file is in a folder whose name is a partition column and its value."""
-        base = folder_of_source(self.sources[index].identity).base
+        base = lists.folder_of_source(self.sources[index].identity).base
         return _KEYED.search(plain_path(uri).removeprefix(base)) is not None
 
     def _mixed(self, paths: Sequence[str], how: str) -> errors.FileUnreadableError:
@@ -348,7 +328,7 @@ class FileGuard(Guard):
             params={"flow": flow.name, "path": shown[0]},
         )
 
-    def _vanished(self, gone: Sequence[ReadFile]) -> errors.FileVanishedError:
+    def _vanished(self, gone: Sequence[lists.ReadFile]) -> errors.FileVanishedError:
         paths = [plain_path(file.path) for file in gone]
         more = f" and {len(gone) - 1} more files" if len(gone) > 1 else ""
         return errors.FileVanishedError(
