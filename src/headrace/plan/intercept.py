@@ -24,7 +24,7 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.storage.layout import Storage
-from headrace.storage.mapped_paths import mapped_path
+from headrace.storage.mapped_files import mapped_path
 from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller, method_location
 
