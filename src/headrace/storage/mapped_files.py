@@ -1,4 +1,4 @@
-"""Paths of other systems in a pipeline's code and in Python's own functions, as `paths` in the spec maps them."""
+"""Paths of other systems in code and in functions of Python, as `paths` in the spec maps them."""
 
 from __future__ import annotations
 
