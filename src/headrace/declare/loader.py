@@ -254,8 +254,7 @@ def _lacks_session(error: PipelineFileFailedError) -> bool:
 
 
 def _run(file: Path, active: ActivePipeline, dbutils: Dbutils, ran: set[Path]) -> None:
-    root = active.settings.root
-    name = ".".join(path_parts(file.with_suffix(""), root))
+    name = ".".join(path_parts(file.with_suffix(""), active.settings.root))
     loaded = sys.modules.get(name)
     origin = getattr(loaded, "__file__", None)
     if origin is not None and Path(origin).resolve() == file.resolve():
