@@ -151,8 +151,7 @@ def foldable_files(snapshot: TableSnapshot, policy: TablePolicy) -> FoldableFile
 
 
 def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
-    foldable = foldable_files(snapshot, policy)
-    wanted = foldable.wanted_commits(policy)
+    wanted = foldable_files(snapshot, policy).wanted_commits(policy)
     return wanted is not None and commits_since_compaction(table, snapshot.version, wanted) >= wanted
 
 
