@@ -206,19 +206,8 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
 
 
 _COLUMNS = (
-    "table",
-    "files",
-    "small",
-    "size",
-    "mean",
-    "partitions",
-    "skew",
-    "commits",
-    "checkpoint",
-    "deleted",
-    "compacted",
-    "vacuumed",
-    "needed from",
+    *("table", "files", "small", "size", "mean", "partitions", "skew", "commits"),
+    *("checkpoint", "deleted", "compacted", "vacuumed", "needed from"),
 )
 
 
