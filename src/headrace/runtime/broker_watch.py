@@ -108,7 +108,7 @@ class Watch:
         before = self._used
         with contextlib.suppress(OSError):
             self._used = (self._folder / _USED).stat().st_mtime
-        return (self._used != before) or is_locked(self._folder / _USED) or self._has_clients()
+        return self._used != before or is_locked(self._folder / _USED) or self._has_clients()
 
     def _has_clients(self) -> bool:
         try:
