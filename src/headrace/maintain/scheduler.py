@@ -18,7 +18,6 @@ from headrace.maintain.condition import (
     check_vacuum,
     choose_partitions,
     examine_table,
-    foldable_files,
     is_compaction_due,
     vacuum_table,
 )
@@ -271,7 +270,7 @@ class MaintenanceScheduler:
             is_wanted = policy.compact and policy.auto and is_ours
             if is_wanted and is_compaction_due(table, snapshot, policy):
                 self._compact(DatasetTable(table_name(table)), table, snapshot, policy)
-            known.floor = len(snapshot.files) - foldable_files(snapshot, policy).number
+            known.floor = len(snapshot.files) - count_foldable(snapshot.files, policy).number
             known.deleted = sum(one.deleted for one in snapshot.files)
             if cleans and policy.cleans_log:
                 self._clean_log(DatasetTable(table_name(table)), snapshot, policy)
