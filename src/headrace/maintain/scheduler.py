@@ -33,7 +33,7 @@ from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
 from headrace.maintain.vacuum import delete_log, plan_log_cleanup
 from headrace.model.event_forms import Emitter
-from headrace.model.maintenance import TablePolicy
+from headrace.model.maintenance import TablePolicy, count_foldable
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.table_events import OperationProgressed
