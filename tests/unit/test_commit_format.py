@@ -19,7 +19,6 @@ from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import FENCED, Open
 from headrace.storage.table_log import replay_transaction
 from headrace.verify import source_range
-from headrace.verify.balance import RowCounts
 from headrace.verify.commits import (
     Batches,
     CommitClaims,
@@ -29,6 +28,7 @@ from headrace.verify.commits import (
     replay_transaction as verified_transaction,
 )
 from headrace.verify.delta_log import Commit, TableLog, TableMetadata
+from headrace.verify.equations import RowCounts
 from headrace.verify.registry import READERS, known_kinds
 from headrace.verify.source_range import DeclaredRange
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.model.texts import counted
-from headrace.verify.balance import RowCounts
 from headrace.verify.delta_log import Commit, TableLog
+from headrace.verify.equations import RowCounts
 from headrace.verify.source_range import DeclaredRange, Kinds, Partition, SourceRange
 from headrace.verify.stored import StoredPath
 

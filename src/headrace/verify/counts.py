@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from headrace.model.texts import counted
-from headrace.verify.balance import Baseline, RowBalance, RowCounts, RowDelta
+from headrace.verify.balance import Baseline, RowBalance, RowDelta
 from headrace.verify.checkpoints import Lineage
 from headrace.verify.commits import Batches, CommitClaims, Refresh
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import TableLog
+from headrace.verify.equations import RowCounts
 from headrace.verify.report import Finding, GradeReport, Judgement, ViewProof
 
 FileFindings = Mapping[int | None, list[Finding]]

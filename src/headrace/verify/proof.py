@@ -15,7 +15,6 @@ from headrace.errors import NothingToVerifyError, TableUnknownError, did_you_mea
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
-from headrace.verify.balance import RowCounts
 from headrace.verify.checkpoints import CheckpointLog, Lineage
 from headrace.verify.commits import Batches, CommitClaims, Fold, Ledger
 from headrace.verify.counts import (
@@ -28,6 +27,7 @@ from headrace.verify.counts import (
 )
 from headrace.verify.data_files import DECODED_BYTES
 from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
+from headrace.verify.equations import RowCounts
 from headrace.verify.evidence import Evidence, in_reading_order, list_tables, load_evidence
 from headrace.verify.expected import (
     find_replacement,

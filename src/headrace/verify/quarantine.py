@@ -16,11 +16,12 @@ import numpy as np
 
 from headrace.errors import first_line
 from headrace.model.texts import counted
-from headrace.verify.balance import RowBalance, RowCounts
+from headrace.verify.balance import RowBalance
 from headrace.verify.checkpoints import Lineage
 from headrace.verify.commits import Batches, Refresh, Replay, holds_replay, replay_transaction
 from headrace.verify.coordinates import NamedColumns
 from headrace.verify.delta_log import has_log
+from headrace.verify.equations import RowCounts
 from headrace.verify.report import Judgement
 from headrace.verify.source_range import Kinds, Partition
 from headrace.verify.spans import Spans

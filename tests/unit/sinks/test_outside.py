@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.model.counts import BatchCounts, sum_counts
 from headrace.model.declarations import Sink
 from headrace.sinks.target import describe_sink
-from headrace.verify.balance import RowCounts
+from headrace.verify.equations import RowCounts
 
 
 def test_rows_that_were_sent_are_not_expected_in_the_table() -> None:

@@ -16,8 +16,8 @@ import pytest
 from headrace.model.coordinates import RecordCoordinates
 from headrace.model.counts import BatchCounts, HistoryChanges, sum_counts
 from headrace.verify import sampled_keys
-from headrace.verify.balance import RowCounts
 from headrace.verify.delta_log import TableLog, TableMetadata
+from headrace.verify.equations import RowCounts
 from headrace.verify.keys import judge_keys
 from headrace.verify.reader import SourceRecord
 from headrace.verify.report import Judgement
