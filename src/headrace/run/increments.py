@@ -21,11 +21,11 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import NoPositionsError
 from headrace.sinks.delta.increment import ViewIncrement
-from headrace.sinks.delta.replace import newest_refresh, refresh_seconds
 from headrace.sinks.target import Committed, RefreshStamp
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
+from headrace.storage.refreshes import newest_refresh, refresh_seconds
 from headrace.storage.table_log import commit_mark, readable_versions
 
 _MOST_KEYS = 500_000

@@ -18,11 +18,11 @@ from headrace.sinks.delta.data_files import (
     mask_rows,
 )
 from headrace.sinks.delta.placed_rows import check_positions, table_rows
-from headrace.sinks.delta.replace import newest_refresh
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
 from headrace.sinks.target import Committed, RefreshStamp
 from headrace.storage.location import Location
+from headrace.storage.refreshes import newest_refresh
 from headrace.storage.table_log import newest_version
 
 _VECTORS = "delta.enableDeletionVectors"
