@@ -139,7 +139,7 @@ def test_views_are_refreshed_by_what_has_changed(
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     refreshed = {one["dataset"]: one for one in events if one["event"] == "view_refreshed"}
     assert refreshed["sums"]["strategy"] == "merge"
-    assert (refreshed["sums"]["changed_rows"], refreshed["large"]["removed_rows"]) == (25, 0)
+    assert (refreshed["sums"]["change"]["changed"], refreshed["large"]["change"]["removed"]) == (25, 0)
     why = (refreshed["newest"]["code"], refreshed["newest"]["reason"])
     assert why == ("OPERATOR_NOT_INCREMENTALIZABLE", "it uses LIMIT")
     assert refreshed["usual"]["code"] == "INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL"
@@ -214,7 +214,7 @@ def test_a_view_is_refreshed_as_its_policy_and_the_state_of_its_tables_allow(
     assert "exactly" in str(produce(5)["sums"].reason)
     merged = produce(5)
     assert (merged["sums"].strategy, merged["everybody"].strategy) == ("merge", "append")
-    assert (merged["sums"].changed_rows, merged["everybody"].added_rows) == (5, 5)
+    assert [(one.change or {})["changed"] for one in (merged["sums"], merged["everybody"])] == [5, 5]
     with Pipeline.load(shop.root) as pipeline:
         assert not [one for one in pipeline.plan().changes or () if one.kind == "alter"]
 

@@ -37,9 +37,7 @@ def check_large(seconds: Mapping[str, float]) -> None:
         NotIncrementalError: It is, or no refresh has recorded its time.
     """
     if "full" not in seconds:
-        raise NotIncrementalError(
-            "CHANGE_SET_MISSING", "no refresh has recorded how long the whole view takes"
-        )
+        raise NotIncrementalError("FIRST_REFRESH", "no refresh has recorded how long the whole view takes")
     if (whole_s := seconds["full"]) < SMALL_S:
         rejected(f"the whole view takes {whole_s:.1f} s, less than {SMALL_S:.0f} s")
 

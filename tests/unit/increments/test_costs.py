@@ -24,8 +24,8 @@ REJECTED = "INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL"
 @pytest.mark.parametrize(
     ("seconds", "code"),
     [
-        ({}, "CHANGE_SET_MISSING"),
-        ({"merge": 1.0}, "CHANGE_SET_MISSING"),
+        ({}, "FIRST_REFRESH"),
+        ({"merge": 1.0}, "FIRST_REFRESH"),
         ({"full": 1.9}, REJECTED),
         ({"full": 2.0}, None),
     ],
