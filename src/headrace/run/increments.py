@@ -74,7 +74,7 @@ class ViewIncrements:
             return full
         try:
             if self.view.refresh_policy == "auto":
-                check_large(seconds)
+                check_large(seconds, lambda: self._input_bytes(session, stamp))
             if self.view.expectations:
                 raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
             query = read_query(session, frame)
@@ -98,6 +98,12 @@ class ViewIncrements:
     @property
     def _path(self) -> Location:
         return self.storage.table(self.view.name)
+
+    def _input_bytes(self, session: SparkSession, stamp: RefreshStamp) -> int:
+        tables = {
+            self.storage.table(TableName.parse(name, "default")): one for name, one in stamp.inputs.items()
+        }
+        return sum(bytes_of(session, path, int(one["version"])) for path, one in tables.items())
 
     def _commit(
         self, full: Attempt, leaves: Leaves, begun: ViewIncrement, seconds: Mapping[str, float]
