@@ -137,7 +137,8 @@ def test_views_are_refreshed_by_what_has_changed(
     shop.check()
     assert cli(["events", "--project", str(shop.root), "--json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    refreshed = {one["dataset"]: one for one in events if one["event"] == "view_refreshed"}
+    found = [one for one in events if "refresh" in one["details"]]
+    refreshed = {one["dataset"].rpartition(".")[2]: one["details"]["refresh"] for one in found}
     assert refreshed["sums"]["strategy"] == "merge"
     assert (refreshed["sums"]["change"]["changed"], refreshed["large"]["change"]["removed"]) == (25, 0)
     why = (refreshed["newest"]["code"], refreshed["newest"]["reason"])

@@ -390,6 +390,11 @@ class ViewRefreshed(Committed, ViewEvent, state="up to date"):
     # files, the ``keys`` that were computed again, and the rows ``added`` to the view and ``removed``.
     change: Mapping[str, int] | None = None
 
+    def build_details(self) -> dict[str, Any]:
+        change = dict(self.change or {})
+        refresh = {"strategy": self.strategy, "code": self.code, "reason": self.reason, "change": change}
+        return {**super().build_details(), "refresh": refresh}
+
     @property
     def way(self) -> str:
         return "" if self.strategy == "full" else f" by {self.strategy}"
