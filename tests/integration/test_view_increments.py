@@ -68,6 +68,10 @@ QUERIES = {
     "floats": "SELECT k, SUM(f) AS s FROM {facts} GROUP BY k",
     "lists": "SELECT id, piece FROM {facts} LATERAL VIEW explode(array(q, ref)) AS piece",
 }
+LONG = frozenset(
+    {"outer join", "right join", "window", "exists", "union", "common table", "distinct", "days", "floats"}
+)
+"""Queries like others, for the thorough test only."""
 FULL = {
     "limit": ("SELECT id FROM {facts} ORDER BY id LIMIT 3", "it uses LIMIT"),
     "rollup": (
@@ -178,7 +182,7 @@ def _increment(strategy: str, leaves: Leaves, path: object) -> Increment:
     version = newest_version(path)  # type: ignore[arg-type]
     if strategy == "append":
         if not leaves.only_gains:
-            raise NotIncrementalError("ROWS_CHANGED", "")
+            raise NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", "")
         return Increment(
             strategy="append", added=leaves.query.frame(leaves.delta(leaves.query.root, "gained"))
         )
@@ -202,14 +206,14 @@ def _round(shop: Shop, kinds: list[str], queries: dict[str, str]) -> dict[str, d
 
 def test_each_strategy_gives_the_rows_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, seed=1)
-    found = _round(shop, ["insert", "delete", "update", "insert dims"], QUERIES)
+    queries = {name: text for name, text in QUERIES.items() if name not in LONG}
+    found = _round(shop, ["insert", "delete", "update", "insert dims"], queries)
     wrong = {name: one for name, one in found.items() if any(" " in text for text in one.values())}
     assert not wrong
+    assert found["wide sums"]["merge"] == found["sums or NULL"]["merge"] == "OPERATOR_NOT_INCREMENTALIZABLE"
+    assert found["exact sums"]["merge"] == "right"
     possible = {name for name, one in found.items() if "right" in one.values()}
-    assert "OPERATOR_NOT_INCREMENTALIZABLE" == found["wide sums"]["merge"] == found["sums or NULL"]["merge"]
-    assert QUERIES.keys() - possible == {"join with groups"}, {
-        name: found[name] for name in QUERIES.keys() - possible
-    }
+    assert queries.keys() - possible == {"join with groups"}, found
 
 
 @pytest.mark.thorough
