@@ -12,11 +12,11 @@ import pytest
 
 from headrace.increments.by_keys import compute_again
 from headrace.increments.changes import find_change
-from headrace.increments.increment import Increment
+from headrace.increments.increment import Increment, NotIncrementalError
 from headrace.increments.leaves import InputTable, Leaves
 from headrace.increments.merged import merge
 from headrace.increments.query import read_query
-from headrace.increments.shape import NotIncrementalError, check_query
+from headrace.increments.shape import check_query
 from headrace.sinks.delta.data_files import FILE, ROW, position_columns
 from headrace.storage.locate import locate
 from headrace.storage.table_log import newest_version
