@@ -87,7 +87,7 @@ class ViewStrategies:
 
 def _is_mergeable(query: ViewQuery) -> bool:
     try:
-        check_mergeable(query)
+        check_mergeable(query, query.tables, only_gains=True)
     except NotIncrementalError:
         return False
     return True
