@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.increments.by_keys import compute_again
-from headrace.increments.changes import find_change
+from headrace.increments.changes import columns_at, find_change
 from headrace.increments.increment import Increment, NotIncrementalError
 from headrace.increments.leaves import InputTable, Leaves
 from headrace.increments.merged import merge
@@ -66,6 +66,10 @@ QUERIES = {
         FROM (SELECT k, CAST(CAST(amount AS DECIMAL(30, 15)) / 7 AS DECIMAL(27, 15)) AS m FROM {facts})
         GROUP BY k""",
     "floats": "SELECT k, SUM(f) AS s FROM {facts} GROUP BY k",
+    "signed zeros": """SELECT CAST(f AS STRING) AS f, n
+        FROM (SELECT f, COUNT(DISTINCT q) AS n FROM {facts} GROUP BY f)""",
+    "keys that fail": """SELECT 12 div q AS part, COUNT(DISTINCT ref) AS n FROM {facts} WHERE q <> 0
+        GROUP BY 12 div q""",
     "lists": "SELECT id, piece FROM {facts} LATERAL VIEW explode(array(q, ref)) AS piece",
 }
 LONG = frozenset(
@@ -110,7 +114,8 @@ class Shop:
         return f"""SELECT id, CASE WHEN id % 7 = 0 THEN NULL ELSE concat('k', id % 5) END AS k,
             date_add(DATE '2026-01-01', CAST(id % 11 AS INT)) AS d,
             CASE WHEN id % 6 = 0 THEN NULL ELSE CAST(id % 13 AS INT) END AS q,
-            CAST(id % 17 AS DECIMAL(12, 2)) / 4 AS amount, id % 4 AS ref, id / 3.0 AS f
+            CAST(id % 17 AS DECIMAL(12, 2)) / 4 AS amount, id % 4 AS ref,
+            CASE id WHEN 1 THEN 0.0D WHEN 61 THEN -0.0D ELSE id / 3.0 END AS f
             FROM range({first}, {end})"""
 
     def query(self, text: str) -> DataFrame:
@@ -213,7 +218,7 @@ def test_each_strategy_gives_the_rows_of_the_query(spark: SparkSession, tmp_path
     assert found["wide sums"]["merge"] == found["sums or NULL"]["merge"] == "OPERATOR_NOT_INCREMENTALIZABLE"
     assert found["exact sums"]["merge"] == "right"
     possible = {name for name, one in found.items() if "right" in one.values()}
-    assert queries.keys() - possible == {"join with groups"}, found
+    assert queries.keys() - possible == {"join with groups", "signed zeros"}, found
 
 
 @pytest.mark.thorough
@@ -227,6 +232,13 @@ def test_each_strategy_gives_the_rows_of_the_query_after_any_changes(
         queries = dict(shop.random.sample(list(QUERIES.items()), 3))
         found = _round(shop, kinds, queries)
         assert not any(" " in text for one in found.values() for text in one.values()), (kinds, found)
+
+
+def test_a_table_with_other_partitions_has_other_columns(spark: SparkSession, tmp_path: Path) -> None:
+    table = f"delta.`{tmp_path}`"
+    for name in ("k", "q"):
+        spark.sql(f"CREATE OR REPLACE TABLE {table} USING delta PARTITIONED BY ({name}) AS SELECT 1 k, 2 q")
+    assert columns_at(spark, locate(tmp_path), 0) != columns_at(spark, locate(tmp_path), 1)
 
 
 def test_a_query_that_cannot_follow_changes_says_why(spark: SparkSession, tmp_path: Path) -> None:

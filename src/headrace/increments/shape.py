@@ -120,6 +120,11 @@ def is_inexact(kind: Any) -> bool:
     return any(one in text for one in ("float", "double", "map<", "variant", "collate"))
 
 
+def _is_exact(expression: Any) -> bool:
+    """Whether an expression has one value for all equal values of its columns."""
+    return not any(is_inexact(one.dataType()) for one in items(expression.references().toSeq()))
+
+
 def _reaches(query: ViewQuery, leaf: Operator, at: Mapping[Operator, Any], attribute: Any) -> bool:
     """Whether the keys that a changed row of a leaf affects can be found."""
     try:
@@ -175,6 +180,9 @@ def _pushed(session: SparkSession, node: Operator, expression: Any) -> Iterator[
 
 def below(session: SparkSession, node: Operator, expression: Any) -> dict[Operator, Any]:
     """An expression in columns of the children of a node; children that do not know it are missing."""
+    if node.kind in _GROUPING and not _is_exact(expression):
+        # Of the equal values of a group, such as 0.0 and -0.0, the expression can have different ones.
+        return {}
     if node.kind in _PASSING:
         return {node.children[0]: expression}
     match node.kind:
@@ -219,7 +227,7 @@ def _below_join(session: SparkSession, node: Operator, expression: Any) -> dict[
             continue
         found = {side: expression}
         equal = dict(_equal(node, side, other))
-        if needed <= equal.keys():
+        if needed <= equal.keys() and _is_exact(expression):
             found[other] = substituted(session, expression, equal)
         return found
     return {}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
+from headrace.increments.by_keys import inside_of
 from headrace.increments.costs import Costs, check_large, faded
 from headrace.increments.increment import NotIncrementalError
 
@@ -94,3 +96,9 @@ def test_a_slow_strategy_is_tried_again_some_day() -> None:
     for _ in range(10):
         seconds = {**faded(seconds, "full"), "full": 5.0}
     assert seconds["merge"] < 5.0
+
+
+def test_files_are_not_left_out_by_dates_that_python_does_not_have() -> None:
+    far = pa.array([5_000_000], type=pa.date32())
+    assert inside_of(None, far) is None  # type: ignore[arg-type]
+    assert inside_of(None, pa.chunked_array([far])) is None  # type: ignore[arg-type]
