@@ -56,7 +56,7 @@ def test_a_view_that_is_computed_in_two_seconds_is_computed_as_a_whole(
     ],
 )
 def test_aggregates_are_merged_if_the_change_is_small(change: dict[str, object], reason: str | None) -> None:
-    costs = replace(COSTS, **change)  # type: ignore[arg-type]
+    costs = replace(COSTS, **change)
     if reason is None:
         costs.check("merge")
         return
@@ -100,5 +100,5 @@ def test_a_slow_strategy_is_tried_again_some_day() -> None:
 
 def test_files_are_not_left_out_by_dates_that_python_does_not_have() -> None:
     far = pa.array([5_000_000], type=pa.date32())
-    assert inside_of(None, far) is None  # type: ignore[arg-type]
-    assert inside_of(None, pa.chunked_array([far])) is None  # type: ignore[arg-type]
+    assert inside_of(None, far) is None
+    assert inside_of(None, pa.chunked_array([far])) is None
