@@ -17,6 +17,7 @@ from headrace.increments.query import ViewQuery, read_query
 from headrace.increments.shape import check_query, find_keys, no_keys
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
+from headrace.run.failpoints import reach
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import NoPositionsError
@@ -83,7 +84,7 @@ class ViewIncrements:
                 raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", "its rows depend on the time")
             now = self._tables(query, stamp)
             # From here on the whole view, too, is computed from exactly these versions.
-            exact = replace(full.stamp, exact=True, settings=_settings(session), query=query.digest)
+            exact = replace(full.stamp, exact=True, settings=_settings(session))
             full = replace(full, frame=Leaves(query, now).whole(), stamp=exact)
             if self.maintenance.awaits_rewrite(self._path):
                 raise NotIncrementalError("ROWS_ERASED", "rows were erased, so no file of it may keep them")
@@ -128,8 +129,10 @@ class ViewIncrements:
                 rejected(f"{count:,} of its {begun.row_count:,} rows are affected")
 
         stamp = replace(full.stamp, seconds=faded(seconds, strategy))
+        reach("before-commit", self.view.name.short, 0)
         try:
-            facts = {"strategy": strategy, **change}
+            facts: dict[str, Any] = {"strategy": strategy, **change, "from": leaves.start}
+            facts |= {} if increment.groups is None else {"groups": increment.groups}
             committed, rows = begun.commit(stamp, increment.added, increment.removed, facts, check_removed)
         finally:
             increment.release()
@@ -214,8 +217,6 @@ def _with_changes(
         raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has changed")
     if not last.get("exact"):
         raise NotIncrementalError(_FIRST, "the last refresh did not record exactly what it has read")
-    if last.get("query") != stamp.query:
-        raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has other values than before")
     if last.get("settings") != stamp.settings:
         raise NotIncrementalError("CONFIGURATION_CHANGED", "settings of Spark have changed")
     found, changes = {}, dict[Location, TableChange]()
