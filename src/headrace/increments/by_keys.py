@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _KEY = "__headrace_key"
 _PRUNING_KEYS = 200
 """Up to so many values of a key are a condition of their own, by which Delta leaves out files."""
+_FIRST_YEAR = 1600
 _SIDES: tuple[Side, ...] = ("gained", "lost")
 
 
@@ -101,6 +102,20 @@ def _towards(query: ViewQuery, node: Operator, leaf: Operator, rows: Mapping[Ope
     return java.copy(java.left(), java.right(), kind, java.condition(), java.hint())
 
 
+def _literals(values: pa.ChunkedArray) -> list[Any] | None:
+    """The few values of a key, if literals of Spark are the same values: it has none of structs and arrays,
+    takes a time without zone for a local one, and old days for those of another calendar."""
+    import pyarrow.types as types
+
+    kind, few = values.type, values.unique()
+    checks = (types.is_integer, types.is_string, types.is_large_string, types.is_date, types.is_decimal)
+    is_instant = types.is_timestamp(kind) and kind.tz is not None
+    if len(few) > _PRUNING_KEYS or few.null_count or not (is_instant or any(one(kind) for one in checks)):
+        return None
+    listed: list[Any] = few.to_pylist()
+    return listed if all(getattr(one, "year", _FIRST_YEAR) >= _FIRST_YEAR for one in listed) else None
+
+
 def _restricted(
     leaves: Leaves, leaf: Operator, keys: Sequence[Key], wanted: DataFrame, values: pa.Table
 ) -> Any:
@@ -112,7 +127,6 @@ def _restricted(
     frame = leaves.query.frame(leaves.now(leaf))
     pairs = [(column(session, expression), _name(number)) for number, expression in known]
     for one, name in pairs:
-        few = values[name].unique()
-        if len(few) <= _PRUNING_KEYS and not few.null_count:
-            frame = frame.where(one.isin(few.to_pylist()))
+        if (few := _literals(values[name])) is not None:
+            frame = frame.where(one.isin(few))
     return matching(frame, pairs, wanted)._jdf.queryExecution().analyzed()

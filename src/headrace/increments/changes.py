@@ -7,6 +7,7 @@ and is lost where it was last. No change data feed is needed.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +22,24 @@ from headrace.storage.table_log import action_lines, commit_file, parse_actions
 _MOST_COMMITS = 2_000
 _WHOLE = frozenset({"RESTORE", "CLONE", "CONVERT"})
 """Operations whose files can be those of other versions or tables."""
+_MAPPING = "delta.columnMapping.mode"
 _KEPT = ("path", "partitionValues", "size", "tags", "deletionVector")
 _ABSENT: Any = object()
 
 
+_GONE = re.compile(
+    "FILE_NOT_EXIST|FILE_NOT_FOUND|FileNotFound|DELTA_VERSION|DELTA_TIME_TRAVEL|DELTA_LOG_FILE|DELTA_TRUNCATED"
+    "|DELTA_NO_RECREATABLE"
+)
+
+
 class UnknownChangeError(Exception):
     """The changed rows of a table cannot be found; the text says why."""
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether Spark or Delta cannot read a version of a table any more: files or commits of it are gone."""
+    return bool(_GONE.search(str(error)))
 
 
 @dataclass
@@ -135,19 +148,23 @@ def _apply(files: dict[str, _File], table: Location, version: int, data: bytes) 
     file = commit_file(table, version)
     gone: dict[str, Mapping[str, Any]] = {}
     come: dict[str, Mapping[str, Any]] = {}
+    has_columns = False
     for line in action_lines(file, data):
-        if line.startswith('{"commitInfo"'):
-            operation = str(parse_actions(line, file)["commitInfo"].get("operation"))
-            if operation in _WHOLE:
-                raise UnknownChangeError(f"version {version} is a {operation}")
-        elif line.startswith('{"protocol"'):
-            raise UnknownChangeError(f"version {version} changes its table features")
-        elif line.startswith('{"metaData"'):
-            # Whether columns have changed is asked with the query.
-            continue
-        elif line.startswith(('{"add"', '{"remove"')) and '"dataChange":true' in line:
-            for name, action in parse_actions(line, file).items():
+        # Other writers can put spaces between the parts of a line.
+        for name, action in () if '"dataChange":false' in line else parse_actions(line, file).items():
+            if name == "commitInfo" and action.get("operation") in _WHOLE:
+                raise UnknownChangeError(f"version {version} is a {action['operation']}")
+            if name == "protocol":
+                raise UnknownChangeError(f"version {version} changes its table features")
+            if name == "metaData":
+                has_columns = True
+                if action.get("configuration", {}).get(_MAPPING, "none") != "none":
+                    # A column can have been dropped and added again: its values are gone.
+                    raise UnknownChangeError(f"version {version} changes columns or properties")
+            if name in ("add", "remove") and action.get("dataChange", True):
                 (come if name == "add" else gone)[unquote(str(action["path"]))] = action
+    if has_columns and gone:
+        raise UnknownChangeError(f"version {version} replaces the table and its columns")
     for path, action in gone.items():
         one = files.get(path)
         if one is None:

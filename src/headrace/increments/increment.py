@@ -16,13 +16,14 @@ Strategy = Literal["append", "merge", "keys", "full"]
 @dataclass(frozen=True, kw_only=True)
 class Increment:
     """`removed`: the positions of the rows that are removed (`FILE`, `ROW`); ``None`` for none. `keys`: how
-    many keys of the view are computed again; ``None`` if that is not known. `release`: frees what Spark
-    keeps."""
+    many keys of the view are computed again; ``None`` if that is not known. `groups`: the columns that
+    identify a row, if they do. `release`: frees what Spark keeps."""
 
     strategy: Strategy
     added: DataFrame
     removed: DataFrame | None = None
     keys: int | None = None
+    groups: Sequence[str] | None = None
     release: Callable[[], object] = lambda: None
 
 

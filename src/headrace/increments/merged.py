@@ -22,6 +22,8 @@ from headrace.syntax.sql import items
 _DELTA, _SIGN, _LEFT = "__headrace_delta", "__headrace_sign", "__headrace_left"
 _ROWS = "rows"
 """What COUNT(*) counts."""
+_MOST_DIGITS = 6
+"""So many digits after the point keep the sums of decimals with 38 digits."""
 Function = Literal["count", "sum", "min", "max", "avg"]
 _FUNCTIONS: Mapping[str, Function] = {
     "Count": "count",
@@ -78,6 +80,7 @@ def _columns(query: ViewQuery, aggregate: Operator) -> tuple[list[str], list[Agg
     grouping = {id for id, one in values.items() if any(one.semanticEquals(group) for group in groups)}
     keys: dict[int, str] = {}
     aggregates = []
+    is_ansi = query.session.conf.get("spark.sql.ansi.enabled") == "true"
     for name, origin in _origins(query, aggregate):
         is_plain = kind_of(origin) == "AttributeReference"
         if references(origin) <= grouping:
@@ -87,7 +90,7 @@ def _columns(query: ViewQuery, aggregate: Operator) -> tuple[list[str], list[Agg
             if is_plain:
                 keys.setdefault(id_of(origin), name)
         elif is_plain and kind_of(values[id_of(origin)]) == "AggregateExpression":
-            aggregates.append(_aggregated(name, values[id_of(origin)]))
+            aggregates.append(_aggregated(name, values[id_of(origin)], is_ansi=is_ansi))
         else:
             raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is computed from aggregates")
     shown = [values[id] for id in keys]
@@ -106,7 +109,7 @@ def _origins(query: ViewQuery, aggregate: Operator) -> Iterator[tuple[str, Any]]
         yield str(attribute.name()), origin
 
 
-def _aggregated(name: str, expression: Any) -> Aggregated:
+def _aggregated(name: str, expression: Any, *, is_ansi: bool) -> Aggregated:
     function = expression.aggregateFunction()
     kind, children = kind_of(function), list(items(function.children()))
     if kind not in _FUNCTIONS:
@@ -117,17 +120,30 @@ def _aggregated(name: str, expression: Any) -> Aggregated:
     types = [str(one.dataType().catalogString()) for one in children]
     if kind not in ("Count", "CountIf") and any(one in ("float", "double") for one in types):
         raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is over floats")
-    if kind in ("Sum", "Average") and (
-        "interval" in types[0] or (kind, types[0][:7]) == ("Average", "decimal")
+    type_name = str(expression.dataType().catalogString())
+    if (
+        kind in ("Sum", "Average")
+        and (
+            "interval" in types[0]
+            or (kind, types[0][:7]) == ("Average", "decimal")
+            # Spark rounds the sum of two such decimals to fewer digits.
+            or (type_name.startswith("decimal(38,") and int(type_name[11:-1]) > _MOST_DIGITS)
+        )
     ):
         raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is over values of type {types[0]}")
+    if str(function.prettyName()).startswith("try_") or (
+        kind == "Sum" and type_name.startswith("decimal") and not is_ansi
+    ):
+        text = f"the column {name} is NULL where a sum is too large, and where there are no values"
+        raise NotIncrementalError("NOT_MERGEABLE", text)
     condition = expression.filter()
     parts = [*children, *([condition.get()] if condition.isDefined() else [])]
-    over = " ".join((str(condition.isDefined()), *(str(one.canonicalized().toString()) for one in parts)))
+    # The text leaves out the end of a long list.
+    texts = (f"{one.canonicalized().toString()} {one.semanticHash()}" for one in parts)
+    over = " ".join((str(condition.isDefined()), *texts))
     is_always = not condition.isDefined() and not any(one.nullable() for one in children)
     counted = f"if {over}" if kind == "CountIf" else _ROWS if is_always else over
     is_count = _FUNCTIONS[kind] == "count"
-    type_name = str(expression.dataType().catalogString())
     return Aggregated(name, _FUNCTIONS[kind], counted if is_count else over, counted, type_name)
 
 
@@ -157,13 +173,18 @@ def _net(gained: DataFrame, lost: DataFrame, aggregates: Sequence[Aggregated]) -
     rows = gained.withColumn(_SIGN, F.lit(1)).unionByName(lost.withColumn(_SIGN, F.lit(-1)))
     own = {one.name: one for one in aggregates}
     summed = [
-        (F.lit(None) if one.function == "avg" else F.sum(F.col(quoted_column(one.name)) * F.col(_SIGN)))
+        (F.lit(None) if one.function == "avg" else F.sum(_signed(F.col(quoted_column(one.name)))))
         .cast(one.data_type)
         .alias(one.name)
         for one in aggregates
     ]
     others = [quoted_column(name) for name in gained.columns if name not in own]
     return rows.groupBy(*others).agg(*summed).select(*map(quoted_column, gained.columns))
+
+
+def _signed(value: Column) -> Column:
+    # A product would have other digits than a decimal.
+    return F.when(F.col(_SIGN) > 0, value).otherwise(-value)
 
 
 def _combine(
@@ -203,6 +224,7 @@ def _combine(
     joined = changes.join(held, same, "left").select(*values, FILE, ROW, left.alias(_LEFT)).persist()
     return Increment(
         strategy="merge",
+        groups=keys,
         added=joined.where(F.col(_LEFT) != 0).drop(FILE, ROW, _LEFT),
         removed=joined.where(F.col(ROW).isNotNull()).select(FILE, ROW),
         release=joined.unpersist,

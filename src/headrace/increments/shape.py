@@ -129,7 +129,7 @@ def find_keys(query: ViewQuery, changed: Sequence[Operator]) -> tuple[Key, ...]:
 def is_inexact(kind: Any) -> bool:
     """Whether equal values of a type can differ, or cannot be compared."""
     text = str(kind.catalogString())
-    return any(one in text for one in ("float", "double", "map<", "variant", "collate"))
+    return any(one in text for one in ("float", "double", "map<", "variant", "collate", "interval"))
 
 
 def _reaches(query: ViewQuery, leaf: Operator, at: Mapping[Operator, Any], attribute: Any) -> bool:
@@ -186,16 +186,25 @@ def below(session: SparkSession, node: Operator, expression: Any) -> dict[Operat
             (child,) = node.children
             return {child: expression} if references(expression) <= child.ids else {}
         case "Distinct":
+            used = [one for one in node.output if id_of(one) in references(expression)]
+            if any(is_inexact(one.dataType()) for one in used):
+                return {}
             return {node.children[0]: expression}
         case "Aggregate":
             groups = list(items(node.java.groupingExpressions()))
             values = {id_of(one): value_of(one) for one in items(node.java.aggregateExpressions())}
-            if not all(_is_one_of(values[one], groups) for one in references(expression)):
+            wanted = [values[one] for one in references(expression)]
+            # Rows with equal values that differ belong to one group; a value of one finds not all of them.
+            if not all(_is_one_of(one, groups) and not is_inexact(one.dataType()) for one in wanted):
                 return {}
             return {node.children[0]: substituted(session, expression, values)}
         case "Window":
             partition = list(items(node.java.partitionSpec()))
-            known = {id_of(one) for one in partition if kind_of(one) == "AttributeReference"}
+            known = {
+                id_of(one)
+                for one in partition
+                if kind_of(one) == "AttributeReference" and not is_inexact(one.dataType())
+            }
             if references(expression) <= known:
                 return {node.children[0]: expression}
             return {}
@@ -236,7 +245,7 @@ def _equal(join: Operator, side: Operator, other: Operator) -> Iterator[tuple[in
             continue
         for mine, theirs in ((one.left(), one.right()), (one.right(), one.left())):
             is_own = kind_of(mine) == "AttributeReference" and id_of(mine) in side.ids
-            if is_own and frozenset() < references(theirs) <= other.ids:
+            if is_own and not is_inexact(mine.dataType()) and frozenset() < references(theirs) <= other.ids:
                 yield id_of(mine), theirs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import RefreshNotIncrementalError
 from headrace.increments.by_keys import compute_again
-from headrace.increments.changes import TableChange, UnknownChangeError, find_change
+from headrace.increments.changes import TableChange, UnknownChangeError, find_change, is_gone
 from headrace.increments.increment import Increment, Strategy
 from headrace.increments.leaves import InputTable, Leaves
 from headrace.increments.merged import merge
@@ -60,6 +60,9 @@ class ViewIncrements:
         if self.view.refresh_policy in ("auto", "full"):
             return full
         try:
+            if stamp.varies:
+                text = "its query reads the clock, or something else than tables"
+                raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", text)
             if self.view.expectations:
                 raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
             query = read_query(session, frame)
@@ -71,8 +74,14 @@ class ViewIncrements:
             leaves = Leaves(query, _with_changes(now, stamp, begun.last))
             increment = self._find(leaves, begun)
             try:
-                facts = {"strategy": increment.strategy, "changed": leaves.changed_row_count}
-                facts |= {} if increment.keys is None else {"keys": increment.keys}
+                facts: dict[str, Any] = {
+                    "strategy": increment.strategy,
+                    "changed": leaves.changed_row_count,
+                    "from": leaves.start,
+                    "keys": increment.keys,
+                    "groups": increment.groups,
+                }
+                facts = {name: value for name, value in facts.items() if value is not None}
                 committed = begun.commit(full.stamp, increment.added, increment.removed, facts)
             finally:
                 increment.release()
@@ -80,6 +89,11 @@ class ViewIncrements:
             return self._full(full, NotIncrementalError("CHANGES_NOT_AVAILABLE", str(error)))
         except NotIncrementalError as error:
             return self._full(full, error)
+        except Exception as error:
+            if not is_gone(error):
+                raise
+            text = "files of the rows that its tables have lost are gone"
+            return self._full(full, NotIncrementalError("CHANGES_NOT_AVAILABLE", text))
         return replace(full, strategy=increment.strategy, committed=committed)
 
     def _full(self, full: Attempt, error: NotIncrementalError) -> Attempt:

@@ -9,7 +9,14 @@ from typing import Any
 from headrace.model.counts import BatchCounts
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_increment
-from headrace.sinks.delta.data_files import MaskedRows, collect, find_positions, list_files, mask_rows
+from headrace.sinks.delta.data_files import (
+    MaskedRows,
+    NoPositionsError,
+    collect,
+    find_positions,
+    list_files,
+    mask_rows,
+)
 from headrace.sinks.delta.placed_rows import check_positions, table_rows
 from headrace.sinks.delta.replace import last_refresh
 from headrace.sinks.delta.table import delta_log
@@ -49,6 +56,8 @@ class ViewIncrement:
             NoPositionsError: The view cannot be changed by position; nothing is committed.
         """
         session, transaction, path = self._session, self._transaction, self._path
+        if len(added.columns) > len(transaction.metadata().schema().fieldNames()):
+            raise NoPositionsError("the query has columns that the view lacks")
         written = write_files(transaction, table_rows(added, transaction))
         masked = MaskedRows()
         count = 0
