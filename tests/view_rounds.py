@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.increments.by_keys import compute_again
-from headrace.increments.changes import UnknownChangeError, find_change
-from headrace.increments.increment import Increment
+from headrace.increments.changes import find_change
+from headrace.increments.increment import Increment, NotIncrementalError
 from headrace.increments.leaves import InputTable, Leaves
 from headrace.increments.merged import merge
 from headrace.increments.query import ViewQuery, read_query
-from headrace.increments.shape import NotIncrementalError, check_query
+from headrace.increments.shape import check_query
 from headrace.sinks.delta.data_files import FILE, ROW, position_columns
 from headrace.sinks.delta.increment import ViewIncrement
 from headrace.sinks.target import RefreshStamp
@@ -28,7 +28,8 @@ from headrace.storage.table_log import commit_mark, newest_version
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_VECTORS = "TBLPROPERTIES (delta.enableDeletionVectors = true)"
+_VECTORS = """TBLPROPERTIES (delta.enableDeletionVectors = true,
+    delta.deletedFileRetentionDuration = 'interval 0 seconds')"""
 QUERIES = {
     "projection": "SELECT id, upper(k) AS k, amount FROM {facts} WHERE q > 3",
     "groups": """SELECT k, COUNT(*) AS n, COUNT(q) AS nq, SUM(q) AS s, SUM(amount) AS a, COUNT(amount) AS na,
@@ -60,6 +61,14 @@ QUERIES = {
         SELECT k, SUM(q) AS s, COUNT(q) AS n, COUNT(*) AS rows FROM c GROUP BY k""",
     "distinct": "SELECT DISTINCT k, d FROM {facts}",
     "days": "SELECT to_date(d) AS day, COUNT(*) AS n FROM {facts} GROUP BY to_date(d)",
+    "moments": """SELECT CAST(d AS TIMESTAMP_NTZ) AS t, struct(k, ref) AS g, COUNT(DISTINCT q) AS u
+        FROM {facts} GROUP BY CAST(d AS TIMESTAMP_NTZ), struct(k, ref)""",
+    "wide sums": """SELECT k, SUM(CAST(amount AS DECIMAL(38, 10))) AS s, COUNT(amount) AS n, COUNT(*) AS c
+        FROM {facts} GROUP BY k""",
+    "sums or NULL": """SELECT k, try_sum(q) AS s, COUNT(q) AS n, COUNT(*) AS c FROM {facts} GROUP BY k""",
+    "exact sums": """SELECT k, SUM(m) AS s, COUNT(m) AS n, COUNT(*) AS c
+        FROM (SELECT k, CAST(CAST(amount AS DECIMAL(30, 15)) / 7 AS DECIMAL(27, 15)) AS m FROM {facts})
+        GROUP BY k""",
     "floats": "SELECT k, SUM(f) AS s FROM {facts} GROUP BY k",
     "lists": "SELECT id, piece FROM {facts} LATERAL VIEW explode(array(q, ref)) AS piece",
 }
@@ -165,6 +174,8 @@ FULL = {
         "FullOuter join",
     ),
     "chance": ("SELECT id FROM {facts} WHERE rand() < 2", "not deterministic"),
+    "place": ("SELECT id, _metadata.file_name AS file FROM {facts}", "`_metadata`"),
+    "row number": ("SELECT id, rank() OVER (ORDER BY id) AS r FROM {facts}", "without PARTITION BY"),
     "version": ("SELECT id FROM {facts} VERSION AS OF 0", "something else than Delta tables"),
 }
 CHANGES = (
@@ -299,8 +310,8 @@ class Shop:
         found: dict[str, str] = {}
         try:
             leaves = self.leaves(text, seen, now)
-        except (NotIncrementalError, UnknownChangeError) as error:
-            return {"all": getattr(error, "code", "UNKNOWN")}
+        except NotIncrementalError as error:
+            return {"all": error.code}
         held = self.spark.read.format("delta").load(str(path)).select("*", *position_columns())
         for strategy in ("append", "merge", "keys"):
             try:
@@ -360,7 +371,8 @@ class Shop:
             for one, version in now.items()
         }
         stamp = RefreshStamp("shop", f"default.{name}", f"u{time.time()}", text, inputs, exact=True)
-        begun.commit(stamp, increment.added, increment.removed, {"strategy": strategy})
+        facts = {"strategy": strategy}
+        begun.commit(stamp, increment.added, increment.removed, facts, lambda count: None)
         increment.release()
 
 

@@ -7,10 +7,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from headrace.increments.changes import rows_at
+from headrace.increments.costs import Costs, rejected
 from headrace.increments.increment import Increment, matching
 from headrace.increments.leaves import Leaves, Side
-from headrace.increments.query import Operator, ViewQuery, column, with_children
-from headrace.increments.shape import Key, NotIncrementalError, affected_part, find_keys, join_type
+from headrace.increments.query import Operator, ViewQuery, column, scanned_bytes, with_children
+from headrace.increments.shape import Key, affected_part, find_keys, is_expensive, join_type, no_keys
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F
@@ -24,11 +25,15 @@ _KEY = "__headrace_key"
 _PRUNING_KEYS = 200
 """Up to so many values of a key are a condition of their own, by which Delta leaves out files."""
 _FIRST_YEAR = 1600
+"""Python's earlier dates are those of another calendar to Java."""
 _SIDES: tuple[Side, ...] = ("gained", "lost")
 
 
-def compute_again(leaves: Leaves, view: Location, version: int, most: int) -> Increment:
+def compute_again(
+    leaves: Leaves, view: Location, version: int, most: int, costs: Costs | None = None
+) -> Increment:
     """The rows of the affected keys, as they were and as they are now. `most`: how many keys may be affected.
+    `costs`: refuses what costs more than the whole view.
 
     Raises:
         NotIncrementalError: The view has no keys, or too many are affected.
@@ -36,12 +41,13 @@ def compute_again(leaves: Leaves, view: Location, version: int, most: int) -> In
     query = leaves.query
     keys = find_keys(query, leaves.changed)
     if not keys:
-        text = "no column identifies the rows that a change of its tables affects"
-        raise NotIncrementalError("KEY_NOT_FOUND", text)
+        raise no_keys()
+    most = most if costs is None else min(most, costs.most_keys())
     affected = _affected(leaves, keys)
     values = affected.limit(most + 1).toArrow()
-    if values.num_rows > most:
-        raise NotIncrementalError("CHANGE_TOO_LARGE", f"more than {most:,} keys are affected")
+    count = int(values.num_rows)
+    if count > most:
+        rejected(f"more than {most:,} keys are affected")
     wanted = new_frame(query.session, values, affected.schema)
     rows = {leaf: _restricted(leaves, leaf, keys, wanted, values) for leaf in query.tables}
     added = query.frame(query.over(rows))
@@ -49,11 +55,15 @@ def compute_again(leaves: Leaves, view: Location, version: int, most: int) -> In
     added = matching(
         added, [(column(query.session, one.attribute), _name(n)) for n, one in enumerate(keys)], wanted
     )
+    most_removed = None
+    if costs is not None:
+        read = scanned_bytes(added)
+        most_removed = costs.check_keys(count, read, is_expensive=is_expensive(query))
     held = rows_at(query.session, view, version).select("*", *position_columns())
     names = [quoted_column(str(one.attribute.name())) for one in keys]
     removed = matching(held, [(F.col(one), _name(n)) for n, one in enumerate(names)], wanted)
     return Increment(
-        strategy="keys", added=added, removed=removed.select(FILE, ROW), keys=int(values.num_rows)
+        strategy="keys", added=added, removed=removed.select(FILE, ROW), keys=count, most_removed=most_removed
     )
 
 
@@ -102,20 +112,6 @@ def _towards(query: ViewQuery, node: Operator, leaf: Operator, rows: Mapping[Ope
     return java.copy(java.left(), java.right(), kind, java.condition(), java.hint())
 
 
-def _literals(values: pa.ChunkedArray) -> list[Any] | None:
-    """The few values of a key, if literals of Spark are the same values: it has none of structs and arrays,
-    takes a time without zone for a local one, and old days for those of another calendar."""
-    import pyarrow.types as types
-
-    kind, few = values.type, values.unique()
-    checks = (types.is_integer, types.is_string, types.is_large_string, types.is_date, types.is_decimal)
-    is_instant = types.is_timestamp(kind) and kind.tz is not None
-    if len(few) > _PRUNING_KEYS or few.null_count or not (is_instant or any(one(kind) for one in checks)):
-        return None
-    listed: list[Any] = few.to_pylist()
-    return listed if all(getattr(one, "year", _FIRST_YEAR) >= _FIRST_YEAR for one in listed) else None
-
-
 def _restricted(
     leaves: Leaves, leaf: Operator, keys: Sequence[Key], wanted: DataFrame, values: pa.Table
 ) -> Any:
@@ -127,6 +123,17 @@ def _restricted(
     frame = leaves.query.frame(leaves.now(leaf))
     pairs = [(column(session, expression), _name(number)) for number, expression in known]
     for one, name in pairs:
-        if (few := _literals(values[name])) is not None:
-            frame = frame.where(one.isin(few))
+        few = values[name].unique()
+        if len(few) <= _PRUNING_KEYS and not few.null_count and _is_plain(few.type):
+            listed = few.to_pylist()
+            if all(getattr(value, "year", _FIRST_YEAR) >= _FIRST_YEAR for value in listed):
+                frame = frame.where(one.isin(listed))
     return matching(frame, pairs, wanted)._jdf.queryExecution().analyzed()
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values of a type have one meaning in Python and in Spark, in each time zone."""
+    import pyarrow.types as types
+
+    tests = (types.is_integer, types.is_string, types.is_date32, types.is_decimal)
+    return any(test(kind) for test in tests)

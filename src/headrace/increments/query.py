@@ -5,9 +5,9 @@ Spark's own objects are walked and rebuilt, so nothing here parses SQL or an exp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from headrace.runtime.gateway import frame_of_plan
@@ -71,10 +71,13 @@ class ViewQuery:
         return as_attributes(self.session, leaf.output, rows)
 
 
-def read_query(session: SparkSession, frame: DataFrame) -> ViewQuery:
-    """Read the query of a view, without names of tables, views and common table expressions."""
+def read_query(
+    session: SparkSession, plan: DataFrame | Any, folder_of: Callable[[Any], str | None] | None = None
+) -> ViewQuery:
+    """Read the query of a view, without names of tables, views and common table expressions. `plan`: its
+    analyzed plan, or a DataFrame. `folder_of`: the folder of a relation that stands for a Delta table."""
+    plan = plan._jdf.queryExecution().analyzed() if hasattr(plan, "_jdf") else plan
     jvm: Any = session._jvm
-    plan = frame._jdf.queryExecution().analyzed()
     optimizer, analysis = (
         jvm.org.apache.spark.sql.catalyst.optimizer,
         jvm.org.apache.spark.sql.catalyst.analysis,
@@ -86,14 +89,10 @@ def read_query(session: SparkSession, frame: DataFrame) -> ViewQuery:
         (optimizer, "RewritePredicateSubquery"),
     ):
         plan = getattr(getattr(owner, f"{name}$"), "MODULE$").apply(plan)
-    plan = optimizer.InlineCTE(True, False).apply(plan)
-    root = _read(plan, iter(range(1_000_000)))
-    tables = {}
-    for one in root.walk():
-        if one.kind == "LogicalRelation":
-            folder = _folder(session, one.java)
-            if folder is not None:
-                tables[one] = folder
+    root = _read(optimizer.InlineCTE(True, False).apply(plan), iter(range(1_000_000)))
+    find = folder_of or partial(delta_folder, session)
+    found = {one: find(one.java) for one in root.walk() if one.kind == "LogicalRelation"}
+    tables = {one: folder for one, folder in found.items() if folder is not None}
     return ViewQuery(session, root, tables)
 
 
@@ -103,7 +102,8 @@ def _read(java: Any, numbers: Iterator[int]) -> Operator:
     return Operator(java, kind_of(java), children, number)
 
 
-def _folder(session: SparkSession, relation: Any) -> str | None:
+def delta_folder(session: SparkSession, relation: Any) -> str | None:
+    """The folder of a relation that is the newest version of a Delta table."""
     from py4j.java_gateway import is_instance_of
 
     gateway, files = session.sparkContext._gateway, relation.relation()
@@ -152,6 +152,13 @@ def alias(session: SparkSession, expression: Any, name: str, id: Any = None) -> 
     if id is None:
         id = getattr(jvm, f"{_EXPRESSIONS}.NamedExpression").newExprId()
     return getattr(jvm, f"{_EXPRESSIONS}.Alias")(expression, name, id, empty, none, empty)
+
+
+def scanned_bytes(frame: DataFrame) -> int:
+    """The size of the files that a query reads, after Delta has left out those that cannot match."""
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    leaves = (one for one in items(plan.collectLeaves()) if kind_of(one) == "LogicalRelation")
+    return sum(int(one.relation().sizeInBytes()) for one in leaves)
 
 
 def column(session: SparkSession, expression: Any) -> Column:

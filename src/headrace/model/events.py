@@ -383,7 +383,16 @@ class ViewRefreshed(Committed, ViewEvent, state="up to date"):
 
     # ``full`` computes the whole view, ``append``, ``merge`` and ``keys`` only what has changed.
     strategy: Literal["full", "append", "merge", "keys"] = "full"
-    reason: str | None = None  # why the whole view was computed, if its policy is to compute changes
+    # Why the whole view was computed, if its policy does not say so: as Databricks names it, and as text.
+    code: str | None = None
+    reason: str | None = None
+    # The rows that the tables have gained and lost, and the size of their files; the keys that were computed
+    # again, and the rows that the view has gained and lost. ``None`` for the whole view.
+    changed_rows: int | None = None
+    changed_bytes: int | None = None
+    changed_keys: int | None = None
+    added_rows: int | None = None
+    removed_rows: int | None = None
 
     @property
     def technique(self) -> str:  # type: ignore[override]

@@ -49,6 +49,7 @@ from headrace.plan.stages import (
     RefreshViewStage,
     build_levels,
 )
+from headrace.plan.strategies import ViewStrategies
 from headrace.plan.validate import check_declarations, raise_all
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
@@ -271,6 +272,7 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
     view = next(one for one in resolver.declarations.datasets if one.name == flow.target)
     expectations, checked = _rejecting(view, resolved, code)
     plans = [resolved.plan, *(one.plan for one in views), *([] if checked is None else [checked])]
+    varies = tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies))
     return PlannedRefresh(
         flow=flow,
         schema=resolved.plan.schema,
@@ -279,8 +281,15 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
             resolved.plan, (), code, [*expectations, *_modes(flow.spark_conf, resolved.views, resolver)]
         ),
         through=resolved.views,
-        varies=tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies)),
+        varies=varies,
         checked_views=_checked(resolved.views, resolver.declarations),
+        strategies=ViewStrategies(
+            session=resolved.frame.sparkSession,
+            plan=resolved.plan,
+            has_expectations=bool(view.expectations),
+            varies=varies,
+            name_of=resolver.stand_ins.name_of,
+        ),
     )
 
 

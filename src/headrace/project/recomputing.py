@@ -1,8 +1,9 @@
-"""`verify --recompute`: the rows of each view, compared with its query over the versions of the tables that it
-was computed from. Both ways: no row is missing, none is extra."""
+"""`verify --recompute`: the rows of each view, compared with its query over the versions of the tables that
+it was computed from. Both ways: no row is missing, none is extra."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ from headrace.contracts.expectations import accepted
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import first_line
-from headrace.increments.changes import is_gone, rows_at
+from headrace.increments.changes import rows_at
+from headrace.increments.increment import NotIncrementalError
 from headrace.increments.query import read_query
-from headrace.increments.shape import NotIncrementalError, check_query, find_keys, is_inexact
+from headrace.increments.shape import check_query, find_keys, is_inexact
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import quoted_column
 from headrace.model.texts import counted
@@ -29,6 +31,11 @@ from headrace.verify.report import DatasetProof, GradeReport, Judgement, Proof, 
 
 TOLERANCE = 1e-9
 """How far floats may differ, as a share of the greater: sums of floats depend on the order of the rows."""
+_GONE = re.compile(
+    "FILE_NOT_EXIST|FILE_NOT_FOUND|FileNotFound|DELTA_VERSION|DELTA_TIME_TRAVEL|DELTA_LOG_FILE|DELTA_TRUNCATED"
+    "|DELTA_NO_RECREATABLE|DELTA_CANNOT_TIME"
+)
+"""Errors of Spark and Delta for a version whose files or commits are gone."""
 _SHARES = 1_000_000
 _TIMES = "__headrace_times"
 _NUMBER = "__headrace_number"
@@ -106,7 +113,7 @@ def _compare(
             except _NotComparableError:
                 raise
             except Exception as error:
-                if is_gone(error):
+                if _GONE.search(str(error)):
                     text = f"{read} can no longer be read ({first_line(error)[:120]}): compute the view from "
                     text += f"the newest versions: headrace run {proof.dataset.short}"
                     raise _NotComparableError(text) from error

@@ -102,7 +102,10 @@ def test_a_flow_goes_through_its_statuses(storage: Storage) -> None:
     statuses = [event.details["status"] for event in read(storage, flow="orders")]
     assert statuses == ["QUEUED", "STARTING", "RUNNING", "RUNNING", "RUNNING", "COMPLETED"]
     assert read(storage, flow="orders")[-1].message == "Flow 'orders' is up to date: 16 rows in 2 batches."
-    assert [event.details["status"] for event in read(storage, flow="gold")] == ["QUEUED", "COMPLETED"]
+    gold = read(storage, flow="gold")
+    assert [event.details.get("status") for event in gold] == ["QUEUED", None, "COMPLETED"]
+    chosen = {"maintenance_type": "MAINTENANCE_TYPE_COMPLETE_RECOMPUTE", "is_chosen": True}
+    assert gold[1].details == {"technique_information": [chosen]}
     others = [(event.type, event.details.get("state")) for event in read(storage) if event.flow is None]
     assert others == [
         ("create_update", None),

@@ -82,8 +82,8 @@ class SchemaRegistry:
                 facts=(f"version {found.get('version')} of the subject, schema id {found.get('id')}",),
                 remedies=(
                     "if the records are Avro, name the subject that they were written with in subject=",
-                    "or read the records as bytes, without subject=, and decode `value` in the query as "
-                    '`headrace explain SCHEMA_SUBJECT_INVALID` shows:   format="raw"',
+                    "or read the records as bytes, and decode `value` in the query. Leave out subject=, and "
+                    'give:   format="raw"',
                 ),
                 params={"subject": subject, "schema_version": found.get("version"), "type": kind},
             )
