@@ -17,6 +17,7 @@ from headrace.increments.query import ViewQuery, read_query
 from headrace.increments.shape import check_query
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
+from headrace.run.failpoints import reach
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import NoPositionsError
@@ -130,6 +131,7 @@ class ViewIncrements:
                 rejected(f"{count:,} of its {begun.row_count:,} rows are affected")
 
         stamp = replace(full.stamp, seconds=faded(seconds, increment.strategy))
+        reach("before-commit", self.view.name.short, 0)
         try:
             committed, facts_of = begun.commit(
                 stamp, increment.added, increment.removed, facts, check_removed
