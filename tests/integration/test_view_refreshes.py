@@ -71,6 +71,18 @@ def sums():
 def everybody():
     return spark.read.table("silver").select("id", "name")
 
+hr.create_streaming_table("copied")
+
+@hr.temporary_view
+def changes():
+    return hr.read_changes("sums")
+
+hr.create_auto_cdc_flow(
+    target="copied", source="changes", keys=["name"], sequence_by="_commit_version",
+    apply_as_deletes="_change_type = 'delete'",
+    except_column_list=["_change_type", "_commit_version", "_commit_timestamp"],
+)
+
 @hr.materialized_view(refresh_policy="full")
 def usual():
     return spark.read.table("silver").groupBy("name").count()
@@ -206,6 +218,11 @@ def test_a_strict_view_is_not_computed_as_a_whole(shop: Shop) -> None:
     assert "it uses LIMIT" in error.summary
 
 
+def _rows(spark: SparkSession, shop: Shop, table: str) -> Counter[tuple[object, ...]]:
+    rows = spark.read.format("delta").load(str(shop.table(table))).select("name", "sales", "sold", "n")
+    return Counter(map(tuple, rows.collect()))
+
+
 def _refresh(shop: Shop) -> dict[str, ViewRefreshed]:
     """Run the pipeline; returns how each view was refreshed."""
     shop.events.clear()
@@ -227,6 +244,8 @@ def test_a_view_is_refreshed_as_its_policy_and_the_state_of_its_tables_allow(
         shop.produce(count)
         found = _refresh(shop)
         check_views(shop, spark)
+        # A flow follows the changes of a view, also those of a whole refresh.
+        assert _rows(spark, shop, "copied") == _rows(spark, shop, "sums")
         assert found["usual"].strategy == "full" and found["usual"].code is None
         return found
 
@@ -273,5 +292,6 @@ def test_a_view_is_refreshed_as_its_policy_and_the_state_of_its_tables_allow(
     assert produce(3)["sums"].strategy == "merge"
     spark.sql(f"RESTORE TABLE {silver} TO VERSION AS OF {version + 2}")
     restored = _refresh(shop)
+    shop.run_well()
     assert (restored["sums"].code, restored["sums"].strategy) == ("CHANGE_SET_MISSING", "full")
     check_views(shop, spark)

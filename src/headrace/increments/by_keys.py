@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _KEY = "__headrace_key"
 _PRUNING_KEYS = 200
-"""Up to so many values of a key are a condition of their own, by which Delta leaves out files."""
+"""Up to so many values of a key are a condition, by which Delta leaves out files; more are a range."""
 _FIRST_YEAR = 1600
 """Python's earlier dates are those of another calendar to Java."""
 _SIDES: tuple[Side, ...] = ("gained", "lost")
@@ -116,6 +116,8 @@ def _restricted(
     leaves: Leaves, leaf: Operator, keys: Sequence[Key], wanted: DataFrame, values: pa.Table
 ) -> Any:
     """The rows of a leaf that can belong to wanted keys, as a plan."""
+    import pyarrow.compute as pc
+
     known = [(number, one.at[leaf]) for number, one in enumerate(keys) if leaf in one.at]
     if not known:
         return leaves.now(leaf)
@@ -123,11 +125,15 @@ def _restricted(
     frame = leaves.query.frame(leaves.now(leaf))
     pairs = [(column(session, expression), _name(number)) for number, expression in known]
     for one, name in pairs:
-        few = values[name].unique()
-        if len(few) <= _PRUNING_KEYS and not few.null_count and _is_plain(few.type):
-            listed = few.to_pylist()
-            if all(getattr(value, "year", _FIRST_YEAR) >= _FIRST_YEAR for value in listed):
-                frame = frame.where(one.isin(listed))
+        found = values[name].drop_null().unique()
+        if not len(found) or not _is_plain(found.type):
+            continue
+        ends = pc.min_max(found).as_py()
+        if getattr(ends["min"], "year", _FIRST_YEAR) < _FIRST_YEAR:
+            continue
+        is_few = len(found) <= _PRUNING_KEYS
+        inside = one.isin(found.to_pylist()) if is_few else one.between(ends["min"], ends["max"])
+        frame = frame.where(inside | one.isNull() if values[name].null_count else inside)
     return matching(frame, pairs, wanted)._jdf.queryExecution().analyzed()
 
 

@@ -379,7 +379,7 @@ class ViewRefreshing(ViewEvent, level="DEBUG", state="running"):
 class ViewRefreshed(Committed, ViewEvent, state="up to date"):
     """The rows of the view were replaced, or those that changed; the counts are those of its commit."""
 
-    line = "refreshed: {rows:row}  took {duration_s:duration}  v{version}"
+    line = "refreshed{way}: {rows:row}  took {duration_s:duration}  v{version}"
 
     # ``full`` computes the whole view, ``append``, ``merge`` and ``keys`` only what has changed.
     strategy: Literal["full", "append", "merge", "keys"] = "full"
@@ -393,6 +393,10 @@ class ViewRefreshed(Committed, ViewEvent, state="up to date"):
     changed_keys: int | None = None
     added_rows: int | None = None
     removed_rows: int | None = None
+
+    @property
+    def way(self) -> str:
+        return "" if self.strategy == "full" else f" by {self.strategy}"
 
     @property
     def technique(self) -> str:  # type: ignore[override]

@@ -272,7 +272,16 @@ def _event_of(name: TableName, commit: LoggedCommit) -> Committed | None:
         "bad_records": metadata.get("bad_records", ()),
     }
     if "view" in metadata:
-        return ViewRefreshed(update=str(metadata["update"]), **facts)
+        increment = metadata.get("increment", {})
+        names = {
+            "changed": "changed_rows",
+            "keys": "changed_keys",
+            "added": "added_rows",
+            "removed": "removed_rows",
+        }
+        facts |= {name: increment.get(key) for key, name in names.items()}
+        strategy = increment.get("strategy", "full")
+        return ViewRefreshed(update=str(metadata["update"]), strategy=strategy, **facts)
     counts = {one.name: int(metadata[one.name]) for one in fields(RowChanges) if one.name in metadata}
     return BatchCommitted(
         update="",

@@ -159,7 +159,9 @@ def _assemble(resolver: Resolver) -> Plan:
         RefreshViewStage(
             view=(view := views[planned.flow.target]),
             planned=planned,
-            properties=table_properties(view, settings, resolver.coordinates(view.name)),
+            properties=table_properties(
+                view, settings, resolver.coordinates(view.name), needs_feed=view.name in fed
+            ),
         )
         for planned in refreshes
     ]

@@ -188,7 +188,7 @@ class Explanation:
         if not isinstance(view, PlannedRefresh) or view.strategies is None:
             return None
         found = view.strategies.found
-        return found.for_streams() if self.plan.streams(dataset.name) else found
+        return found.for_streams() if self.plan.streams_rows(dataset.name) else found
 
     def _source_text(self, flow: str, source: Source) -> str:
         root = self.plan.project.root

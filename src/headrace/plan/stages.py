@@ -236,6 +236,11 @@ class Plan:
         """Whether a flow reads a table as a stream."""
         return any(source.table == table for planned in self.flows for source in planned.sources)
 
+    def streams_rows(self, table: TableName) -> bool:
+        """Whether a flow reads the rows of a table as a stream, and not its changes."""
+        sources = (source for planned in self.flows for source in planned.sources)
+        return any(source.table == table and source.feed is None for source in sources)
+
     def flows_of(self, table: TableName) -> frozenset[str]:
         return frozenset(one.flow.name for one in self.feeding(table))
 

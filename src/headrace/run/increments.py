@@ -63,7 +63,7 @@ class Attempt:
 
 @dataclass(kw_only=True)
 class ViewIncrements:
-    """The increments of one view. `is_streamed`: whether a stream reads the view."""
+    """The increments of one view. `is_streamed`: whether a stream reads its rows."""
 
     view: MaterializedView
     storage: Storage

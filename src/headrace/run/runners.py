@@ -252,7 +252,7 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
             view=stage.view,
             storage=context.settings.storage,
             maintenance=context.maintenance,
-            is_streamed=plan.streams(stage.view.name),
+            is_streamed=plan.streams_rows(stage.view.name),
         ),
         split=RefreshSplit(
             stage=stage,
