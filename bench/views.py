@@ -6,6 +6,7 @@ JVM, in turns; the first turn warms up. The seconds are those of the refresh, wi
 "merge": counts and sums by a key with many values, of new rows; "changed": of rows that were updated.
 "dates": extremes by day, where rows of the newest day were updated, so that files are left out. "distinct":
 count distinct by a key, where rows were deleted. "window": the top three of each group of a day, of new rows.
+"Spark's pipelines": the same query as a materialized view of `pyspark.pipelines`, which computes it as a whole.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.results import expect, keep, ratio, rows_of, table
+from bench.views_side import SparkPipelines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,9 +141,10 @@ CASES: dict[str, tuple[str, Callable[[Bench], None]]] = {
 @click.option("--rows", default=10_000_000, show_default=True, help="Rows of the table of facts.")
 @click.option("--share", default=0.002, show_default=True, help="The share of the rows that a change has.")
 @click.option("--turns", default=5, show_default=True)
+@click.option("--sdp/--no-sdp", default=True, show_default=True, help="Beside Spark's own pipelines.")
 @click.option("--cases", default=",".join(CASES), show_default=True)
 @click.option("--quick", is_flag=True, help="A short run, to see that it works.")
-def main(rows: int, share: float, turns: int, cases: str, quick: bool) -> None:
+def main(rows: int, share: float, turns: int, sdp: bool, cases: str, quick: bool) -> None:
     """Seconds of a refresh by what has changed, beside the whole view."""
     from headrace.runtime.session import open_spark
 
@@ -151,11 +154,14 @@ def main(rows: int, share: float, turns: int, cases: str, quick: bool) -> None:
         running = open_spark("bench", memory="4g", shared=False)
         bench = Bench(running.spark, Path(name), rows, share)
         loaded = bench.run()
+        others = SparkPipelines(bench.root, bench.table, QUERIES) if sdp else None
         for case in QUERIES:
             click.echo(f"load, {case}: {loaded[f'{case}_full'].duration_s:.2f} s")
         for case in cases.split(","):
             query, change = CASES[case]
             seconds: dict[str, list[tuple[float, str]]] = {policy: [] for policy in POLICIES}
+            if others is not None:
+                seconds["Spark's pipelines"] = []
             found[case] = seconds
             for turn in range(1 + turns):
                 change(bench)
@@ -164,7 +170,13 @@ def main(rows: int, share: float, turns: int, cases: str, quick: bool) -> None:
                     refreshed = bench.run(f"{query}_{policy}")[f"{query}_{policy}"]
                     if turn:
                         seconds[policy].append((refreshed.duration_s, refreshed.strategy))
+                if others is not None:
+                    spent = others.refresh(query)
+                    if turn:
+                        seconds["Spark's pipelines"].append((spent, "full"))
             bench.check(query)
+        if others is not None:
+            others.close()
         running.stop()
     lines = []
     for case, by_policy in found.items():
