@@ -6,7 +6,7 @@ JVM, in turns; the first turn warms up. The seconds are those of the refresh, wi
 "merge": counts and sums by a key with many values, of new rows; "changed": of rows that were updated.
 "dates": extremes by day, where rows of the newest day were updated, so that files are left out. "distinct":
 count distinct by a key, where rows were deleted. "window": the top three of each group of a day, of new rows.
-"Spark's pipelines": the same query as a materialized view of `pyspark.pipelines`, which computes it as a whole.
+"Spark's pipelines": the same query as a view of `pyspark.pipelines`, which computes it as a whole.
 """
 
 from __future__ import annotations

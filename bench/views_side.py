@@ -1,5 +1,5 @@
-"""The same views in Spark's own declarative pipelines, which compute each of them as a whole: a Connect server in
-a JVM of its own, and Spark's command line."""
+"""The same views in Spark's own declarative pipelines, which compute each as a whole: a Connect server
+in a JVM of its own, and Spark's command line."""
 
 from __future__ import annotations
 

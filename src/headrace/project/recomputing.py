@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.contracts.expectations import accepted
+from headrace.contracts.expectations import accepted, with_declared_columns
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import first_line
 from headrace.increments.changes import rows_at
-from headrace.increments.increment import NotIncrementalError
 from headrace.increments.query import read_query
-from headrace.increments.shape import check_query, find_keys, is_inexact
+from headrace.increments.shape import find_keys, is_inexact
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import quoted_column
 from headrace.model.texts import counted
@@ -26,6 +25,7 @@ from headrace.plan.names import find_dataset
 from headrace.plan.stages import Plan, PlannedRefresh
 from headrace.run.failures import Failures
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
+from headrace.storage.table_log import is_table
 from headrace.syntax.sql import items
 from headrace.verify.report import DatasetProof, GradeReport, Judgement, Proof, ViewProof
 
@@ -98,7 +98,10 @@ def _compare(
     read = ", ".join(f"{name} v{version}" for name, version in sorted(view.inputs.items()))
     with isolated_session(spark, plan.project.database) as (session, catalog):
         for table in plan.tables_read:
-            catalog.add_stored(table, plan.project.storage.table(table))
+            if is_table(plan.project.storage.table(table)):
+                catalog.add_stored(table, plan.project.storage.table(table))
+            else:
+                catalog.copy_from(spark, table)
         active = ActivePipeline(plan.project, lambda: session, quarantines=True)
         flow = planned.flow
         with (
@@ -107,7 +110,7 @@ def _compare(
         ):
             held = rows_at(session, plan.project.storage.table(proof.dataset), proof.version)
             try:
-                frame = _query_at(session, plan, planned, view)
+                frame = with_declared_columns(_query_at(session, plan, planned, view), planned.schema)
                 query = accepted(frame, declared.expectations)
                 return _differences(query, held, f"{read} at version {proof.version}", sample)
             except _NotComparableError:
@@ -185,11 +188,8 @@ def _sampled_by(query: DataFrame, names: Sequence[str]) -> list[str]:
         if not is_inexact(one.dataType())
     }
     read = read_query(query.sparkSession, query)
-    try:
-        check_query(read)
-        keys = [str(one.attribute.name()) for one in find_keys(read, tuple(read.tables))]
-    except NotIncrementalError:
-        keys = []
+    tables = [one for one in read.root.walk() if one.kind == "LogicalRelation"]
+    keys = [str(one.attribute.name()) for one in find_keys(read, tables)]
     return keys or [name for name in names if name in exact]
 
 
