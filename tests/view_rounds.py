@@ -39,6 +39,14 @@ QUERIES = {
     "one row": "SELECT COUNT(*) AS n, SUM(q) AS s, COUNT(q) AS nq FROM {facts}",
     "join": "SELECT f.id, f.k, d.region FROM {facts} f JOIN {dims} d ON f.ref = d.ref",
     "outer join": "SELECT f.id, d.region FROM {facts} f LEFT JOIN {dims} d ON f.ref = d.ref",
+    "rows without another": """SELECT f.id, f.k FROM {facts} f
+        LEFT JOIN {dims} d ON f.ref = d.ref WHERE d.ref IS NULL""",
+    "values in place of NULL": """SELECT f.id, coalesce(d.region, 'none') AS region FROM {facts} f
+        LEFT JOIN {dims} d ON f.ref = d.ref WHERE coalesce(d.region, 'none') <> 'r1'""",
+    "groups of an outer join": """SELECT d.region, COUNT(DISTINCT f.id) AS n, COUNT(*) AS c FROM {facts} f
+        LEFT JOIN {dims} d ON f.ref = d.ref GROUP BY d.region""",
+    "joined by an outer join": """SELECT f.id, e.region FROM {facts} f LEFT JOIN {dims} d ON f.ref = d.ref
+        JOIN {dims} e ON coalesce(d.region, 'r1') = e.region""",
     "right join": """SELECT f.id, d.ref, d.region FROM {facts} f
         RIGHT JOIN {dims} d ON f.ref = d.ref AND f.q > 2""",
     "groups of a join": """SELECT d.region, COUNT(*) AS n, SUM(f.q) AS s, COUNT(f.q) AS nq

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,15 @@ from headrace.increments.costs import Costs, rejected
 from headrace.increments.increment import Increment, matching
 from headrace.increments.leaves import Leaves, Side
 from headrace.increments.query import Operator, ViewQuery, column, scanned_bytes, with_children
-from headrace.increments.shape import Key, affected_part, find_keys, is_expensive, join_type, no_keys
+from headrace.increments.shape import (
+    Key,
+    affected_part,
+    find_keys,
+    is_expensive,
+    is_null_side,
+    join_type,
+    no_keys,
+)
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F
@@ -99,6 +108,11 @@ def _towards(query: ViewQuery, node: Operator, leaf: Operator, rows: Mapping[Ope
     if path is None:
         return query.over(rows, node)
     children = [_towards(query, child, leaf, rows) for child in node.children]
+    if node.kind == "Filter" and any(
+        one.kind == "Join" and is_null_side(one, child) for one, child in itertools.pairwise(path)
+    ):
+        # It decides about the row without the changed one, too.
+        return children[0]
     java = with_children(query.session, node.java, children)
     wanted = None
     if node.kind == "Join":

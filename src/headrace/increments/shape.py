@@ -151,7 +151,36 @@ def affected_part(query: ViewQuery, leaf: Operator, expressions: Sequence[Any]) 
     for number in range(last + 1):
         child = path[number + 1]
         current = [_through(query.session, path[number], child, one) for one in current]
+    _check_null_sides(path[last + 1 :], current)
     return path[last + 1], current
+
+
+def is_null_side(join: Operator, child: Operator) -> bool:
+    """Whether rows of the other side stay without a row of this child."""
+    return join_type(join) == ("RightOuter" if child is join.children[0] else "LeftOuter")
+
+
+def _check_null_sides(path: Sequence[Operator], expressions: Sequence[Any]) -> None:
+    """Check that the keys of a changed row are those of the row without it: its columns become NULL, and
+    may neither be keys nor decide about what they are joined with."""
+    nullable: frozenset[int] = frozenset()
+    for node, child in reversed([*itertools.pairwise(path)]):
+        deciding: Sequence[Any] = ()
+        more: frozenset[int] = frozenset()
+        match node.kind:
+            case "Join":
+                deciding = [*items(node.java.condition().toList())]
+                more = child.ids if is_null_side(node, child) else more
+            case "Project":
+                made = (one for one in items(node.java.projectList()) if references(one) & nullable)
+                more = frozenset(map(id_of, made))
+            case "Generate":
+                deciding = [node.java.generator()]
+        if any(references(one) & nullable for one in deciding):
+            raise no_keys()
+        nullable |= more
+    if any(references(one) & nullable for one in expressions):
+        raise no_keys()
 
 
 def no_keys() -> NotIncrementalError:
