@@ -18,6 +18,7 @@ from headrace.increments.leaves import InputTable, Leaves
 from headrace.increments.merged import merge
 from headrace.increments.query import ViewQuery, read_query
 from headrace.increments.shape import check_query
+from headrace.run.increments import _columns_differ
 from headrace.sinks.delta.data_files import FILE, ROW, position_columns
 from headrace.sinks.delta.increment import ViewIncrement
 from headrace.sinks.target import RefreshStamp
@@ -340,7 +341,15 @@ class Shop:
     def leaves(self, text: str, seen: dict[str, int], now: dict[str, int]) -> Leaves:
         query = read_query(self.spark, self.query(text))
         check_query(query)
-        return Leaves(query, {folder: _input(folder, seen, now) for folder in _folders(query)})
+        return Leaves(query, {folder: self._input(folder, seen, now) for folder in _folders(query)})
+
+    def _input(self, folder: str, seen: dict[str, int], now: dict[str, int]) -> InputTable:
+        table = locate(folder)
+        before, version = seen[table.name], now[table.name]
+        change = find_change(table, before, version)
+        if change.alters and _columns_differ(self.spark, table, before, version):
+            raise NotIncrementalError("DATA_SCHEMA_CHANGED", "other columns")
+        return InputTable(name=table.name, path=table, before=before, now=version, change=change)
 
     def write(self, name: str, text: str) -> None:
         writer = self.query(text).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
@@ -386,14 +395,6 @@ class Shop:
 
 def _folders(query: ViewQuery) -> set[str]:
     return set(query.tables.values())
-
-
-def _input(folder: str, seen: dict[str, int], now: dict[str, int]) -> InputTable:
-    table = locate(folder)
-    change = find_change(table, seen[table.name], now[table.name])
-    return InputTable(
-        name=table.name, path=table, before=seen[table.name], now=now[table.name], change=change
-    )
 
 
 def _reformat(table: Path) -> None:
