@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from lake import Lake, rows
 from verify.test_proof import refresh, refresh_words, view
+
+from headrace.verify.report import GradeReport, proof_lines
 
 Verify = Any
 
@@ -125,3 +128,21 @@ def test_moved_rows_are_no_fault(lake: Lake, verify: Verify, bronze: Any) -> Non
     gold.rewrite(gold.active(), rows([*range(5), *range(10, 13)]))
     increment(gold, bronze, 3, 4, rows(range(20, 22)), [0])
     assert verify().proven, verify().findings
+
+
+def test_a_view_that_cannot_be_compared_with_its_query_is_told(
+    lake: Lake, verify: Verify, bronze: Any
+) -> None:
+    view(lake, "gold", rows(range(5)), bronze=(bronze, 4))
+    proof = verify()
+    gold = next(one for one in proof.datasets if one.view is not None)
+    reason = "default.bronze v4 can no longer be read"
+    report = GradeReport(grade="records", verdict="unjudged", text="not compared", reasons=(reason,))
+    asked = replace(proof, datasets=(replace(gold, query=report),))
+    assert (asked.proven, asked.exit_code) == (True, 3)
+    assert asked.unmet == (f"gold: query: {reason}",)
+    assert any(line.split()[:2] == ["query", "not"] for line in proof_lines(asked))
+    assert proof_lines(asked)[-2:] == ["Required, but not judged: the rows of views", asked.unmet[0]]
+    # A view whose query gives other rows each time was never to be compared.
+    never = replace(asked, datasets=(replace(gold, query=replace(report, applies=False)),))
+    assert never.exit_code == 0
