@@ -40,6 +40,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "cli": ("command_line", "demo", "docs", "mistakes"),
     "contracts": ("bad_records", "dataset_checks", "drift", "quarantine"),
     "declare": ("dialects", "examples", "names_in_use"),
+    "increments": ("view_kills", "view_rounds", "view_types"),
     "maintain": ("care_beside_flows", "care_properties", "folding", "table_care"),
     "observe": ("event_log",),
     "plan": ("noop_check", "changed_columns"),
