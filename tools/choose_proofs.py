@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PARTS = 28
+PARTS = 31
 DAYS = 7
 BUDGET_S = 420.0
 """Of one check, in summed seconds of tests. With the proofs of the guarantees, which each check runs beside
