@@ -147,16 +147,31 @@ def catch_up(side: str, broker: Broker, folder: Path, bucket: str, records: int)
         raise SystemExit((work / "log").read_text()[-4000:])
     one = json.loads(done.stdout.splitlines()[-1])["warm"]
     expect(f"{side}, catch-up", one["rows"], records)
-    return {"catch_up_s": one["seconds"]}
+    found = {"catch_up_s": one["seconds"]}
+    if side == "headrace":
+        verify = [*HEADRACE, "verify", "--project", str(work / "warm")]
+        found["verify_s"] = timed(verify, work / "log")
+    return found
 
 
 def time_commands(folder: Path, proxy: S3Proxy) -> dict[str, dict[str, float]]:
-    """The seconds and requests of commands, after the stream; `plan` is a second one."""
-    project, found = ["--project", str(folder / "headrace")], {}
-    for name in ("status", "events", "plan", "plan"):
-        proxy.clear()
-        seconds = timed([*HEADRACE, name, *project], folder / "commands.log")
-        found[name] = {"seconds": seconds, "requests": proxy.count().total()}
+    """The seconds and requests of commands, after the stream, each for the second time."""
+    project, log, found = ["--project", str(folder / "headrace")], folder / "commands.log", {}
+    engine = {"HEADRACE_ENGINE": "on", "HEADRACE_ENGINE_DIR": str(folder / "engines")}
+    commands: dict[str, tuple[str, dict[str, str]]] = {
+        "status": ("status", {}),
+        "events": ("events", {}),
+        "plan": ("plan", {}),
+        "plan, with an engine": ("plan", engine),
+    }
+    try:
+        for what, (name, environment) in commands.items():
+            for _ in range(2):
+                proxy.clear()
+                seconds = timed([*HEADRACE, name, *project], log, environment)
+                found[what] = {"seconds": seconds, "requests": proxy.count().total()}
+    finally:
+        timed([*HEADRACE, "engine", "stop"], log, engine)
     return found
 
 
@@ -173,6 +188,9 @@ def show(found: dict[str, dict[str, Any]], commands: dict[str, dict[str, float]]
         rows.append((side, *values, one.get("catch_up_s", float("nan"))))
     head = ("side", "requests a batch", "batches", "$ a day", "p50 s", "p99 s", "catch-up s")
     table(head, rows)
+    for one in found.values():
+        if "verify_s" in one:
+            click.echo(f"  headrace verify of the catch-up: {one['verify_s']:.1f} s")
     for name, one in commands.items():
         click.echo(f"  headrace {name}: {one['seconds']:.2f} s, {one['requests']:.0f} requests")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PARTS = 31
+PARTS = 34
 DAYS = 7
 BUDGET_S = 420.0
 """Of one check, in summed seconds of tests. With the proofs of the guarantees, which each check runs beside
@@ -28,10 +28,12 @@ _UNKNOWN_S = 20.0
 
 _LONG = (
     "auto_cdc auto_loader bad_records broker change_images changed_columns changes command_line "
-    "dataset_checks dialects drift erase examples files folding generations groups history "
-    "history_in_order ingest library limits metastore mistakes names_in_use narrowing noop_check "
-    "object_storage partial_changes partial_history quarantine replay runs s3_writes secrets secured "
-    "snapshots sql_files table_care targets testing topics_by_hand update"
+    "database_tables dataset_checks dialects drift erase event_log examples files folding generations "
+    "groups history history_in_order ingest library limits lost_commits metastore mistakes names_in_use "
+    "narrowing new_kind noop_check object_storage other_platforms partial_changes partial_history "
+    "quarantine readers recompute record_formats replay runs s3_writes secrets secured snapshots "
+    "sql_files state_changes streams_of_changing_tables table_care targets testing topics_by_hand unused "
+    "update verify_sample view_increments view_refreshes view_replacement"
 )
 LONG = frozenset(f"test_{name}.py" for name in _LONG.split())
 """Files of integration and behaviour tests that take long: they are proofs, too."""
@@ -39,11 +41,11 @@ LONG = frozenset(f"test_{name}.py" for name in _LONG.split())
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "cli": ("command_line", "demo", "docs", "mistakes"),
     "contracts": ("bad_records", "dataset_checks", "drift", "quarantine"),
-    "declare": ("dialects", "examples", "names_in_use"),
-    "increments": ("view_kills", "view_rounds", "view_types"),
+    "declare": ("dialects", "examples", "names_in_use", "other_platforms"),
+    "increments": ("view_increments", "view_kills", "view_refreshes", "view_rounds", "view_types"),
     "maintain": ("care_beside_flows", "care_properties", "folding", "table_care"),
     "observe": ("event_log",),
-    "plan": ("noop_check", "changed_columns"),
+    "plan": ("noop_check", "changed_columns", "readers", "state_changes"),
     "model": ("secrets",),
     "project": ("erase", "ingest", "library", "update", "upstream"),
     "run": (
@@ -56,7 +58,10 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         "stateful",
         "stop",
         "clock",
+        "recompute",
         "unmounted",
+        "unused",
+        "view_replacement",
     ),
     "runtime": (
         "broker",
@@ -75,6 +80,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
             "generations",
             "groups",
             "lost_commit",
+            "lost_commits",
             "partial_changes",
             "partial_history",
             "sink_store",
@@ -85,12 +91,16 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "sources": (
         *(
             "auto_loader",
+            "database_tables",
             "files",
             "folders",
             "headers",
+            "new_kind",
+            "record_formats",
             "recovery",
             "runs",
             "secured",
+            "streams_of_changing_tables",
             "subscription",
             "topic",
             "topics_by_hand",
@@ -112,7 +122,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "storage": ("object_storage", "s3_faults", "s3_races", "s3_writes"),
     "syntax": ("sql_files",),
     "testing": ("testing",),
-    "verify": ("reset_offsets", "table", "topic"),
+    "verify": ("new_kind", "reset_offsets", "table", "topic", "verify_sample"),
 }
 """The names of the proofs that say most about a package of the source."""
 

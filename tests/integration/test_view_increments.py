@@ -16,6 +16,11 @@ from view_rounds import FULL, QUERIES, Shop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LONG = frozenset(
+    {"outer join", "right join", "window", "exists", "union", "common table", "distinct", "days", "floats"}
+)
+"""Queries like others, which only the proof has."""
+
 
 def _round(shop: Shop, kinds: list[str], queries: dict[str, str]) -> dict[str, dict[str, str]]:
     seen = shop.versions()
@@ -29,15 +34,15 @@ def _round(shop: Shop, kinds: list[str], queries: dict[str, str]) -> dict[str, d
 
 def test_each_strategy_gives_the_rows_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, seed=1)
-    found = _round(shop, ["insert", "delete", "update", "insert dims"], QUERIES)
+    queries = {name: text for name, text in QUERIES.items() if name not in LONG}
+    found = _round(shop, ["insert", "delete", "update", "insert dims"], queries)
     wrong = {name: one for name, one in found.items() if any(" " in text for text in one.values())}
     assert not wrong
+    assert found["wide sums"]["merge"] == found["sums or NULL"]["merge"] == "OPERATOR_NOT_INCREMENTALIZABLE"
+    assert found["exact sums"]["merge"] == "right"
     possible = {name for name, one in found.items() if "right" in one.values()}
-    assert "OPERATOR_NOT_INCREMENTALIZABLE" == found["wide sums"]["merge"] == found["sums or NULL"]["merge"]
     whole = {"join with groups", "groups of an outer join", "joined by an outer join"}
-    assert QUERIES.keys() - possible == whole, {
-        name: found[name] for name in QUERIES.keys() - possible
-    }
+    assert queries.keys() - possible == whole, found
 
 
 def test_a_query_that_cannot_follow_changes_says_why(spark: SparkSession, tmp_path: Path) -> None:

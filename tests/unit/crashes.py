@@ -6,9 +6,16 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from headrace.storage.location import Files, Location
 
 _WRITES = ("create", "replace", "swap", "delete", "copy")
+
+EACH_STEP = pytest.mark.parametrize(
+    "location", ["local", "memory", pytest.param("s3", marks=pytest.mark.proof)], indirect=True
+)
+"""For tests of many steps: in a bucket they take so long that they are proofs."""
 
 
 class CrashError(Exception):

@@ -26,16 +26,9 @@ from typing import IO, NoReturn
 
 import click
 
+from headrace import errors
 from headrace.cli.output import JsonOutput, Output, RedactingFormatter, Result, TextOutput, discard_stdout
-from headrace.errors import (
-    GONE,
-    CommandLineError,
-    HeadraceError,
-    InternalError,
-    JavaUnsuitableError,
-    first_line,
-    text_of,
-)
+from headrace.errors import GONE, HeadraceError, first_line, text_of
 from headrace.model.secrets import Redactor
 
 _PLAIN = {
@@ -168,7 +161,7 @@ class LazyCommands(click.Group):
         name = args[0]
         if name not in {**COMMANDS, **ALIASES} and not name.startswith("-") and not ctx.resilient_parsing:
             close = difflib.get_close_matches(name, list(COMMANDS), n=1)
-            raise CommandLineError(
+            raise errors.CommandLineError(
                 f"there is no command `{name}`",
                 remedies=[
                     *(f"did you mean headrace {match}?" for match in close),
@@ -264,7 +257,7 @@ def run(arguments: Sequence[str], output: Output | None = None) -> int:
         return 2 if error.ctx is not None and error.ctx.parent is not None else 0
     except click.UsageError as error:
         output.error(_usage_error(error))
-        return CommandLineError.exit_code
+        return errors.CommandLineError.exit_code
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except Terminated:
@@ -278,7 +271,7 @@ def run(arguments: Sequence[str], output: Output | None = None) -> int:
             return code
         known = _driver_lost(error) or _log_damaged(error)
         output.error(known or _internal_error(error, output.redactor))
-        return InternalError.exit_code
+        return errors.InternalError.exit_code
 
 
 def build_output(arguments: Sequence[str]) -> Output:
@@ -369,7 +362,7 @@ def _exit(code: int) -> None:
     os._exit(code)
 
 
-def _usage_error(error: click.UsageError) -> CommandLineError:
+def _usage_error(error: click.UsageError) -> errors.CommandLineError:
     """What click found wrong, in our form."""
     command = error.ctx.command_path if error.ctx is not None else "headrace"
     page = f"see the options:   {command} --help"
@@ -378,18 +371,18 @@ def _usage_error(error: click.UsageError) -> CommandLineError:
     if isinstance(error, click.BadParameter | click.MissingParameter) or not summary:
         summary = error.format_message()
     summary = summary.split("\n")[0].rstrip(".")
-    return CommandLineError(
+    return errors.CommandLineError(
         summary[:1].lower() + summary[1:],
         remedies=[*(f"did you mean {name}?" for name in possible[:1]), page],
         params={"command": command, "possibilities": list(possible)},
     )
 
 
-def _internal_error(error: Exception, redactor: Redactor) -> InternalError:
+def _internal_error(error: Exception, redactor: Redactor) -> errors.InternalError:
     """The error for an unexpected exception: short on the screen, with its stack trace in a file."""
     kept = _write_trace(error, redactor)
     text = first_line(error)[:200]
-    failure = InternalError(
+    failure = errors.InternalError(
         "Headrace failed with an unexpected exception",
         facts=[f"{type(error).__name__}: {text}" if text else type(error).__name__],
         remedies=[
@@ -434,7 +427,7 @@ def find_versions() -> Mapping[str, str | None]:
     try:
         java = find_java()
         running = f"{java.version} ({java.origin})"
-    except JavaUnsuitableError:
+    except errors.JavaUnsuitableError:
         running = None
     return {
         "headrace": version("headrace"),

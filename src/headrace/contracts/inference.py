@@ -204,7 +204,11 @@ def infer_files(found: RecordFiles, sample: int | None = None) -> Inference:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as opened:
             stream = cast(IO[bytes], opened)
             if found.format == "json":
-                _add_json(inference, stream, path, columns, limit)
+                lines = ((number, line.strip()) for number, line in enumerate(stream, 1))
+                for number, line in itertools.islice((one for one in lines if one[1]), limit):
+                    inference.add_json(
+                        line.removeprefix(_BOM) if number == 1 else line, (str(path), number), columns
+                    )
             else:
                 _add_csv(inference, stream, path, columns, limit)
     return inference
@@ -235,14 +239,6 @@ def _format(path: Path) -> FileFormat | None:
 def _folder_column(folder: str) -> tuple[str, Any]:
     name, _, value = folder.partition("=")
     return unquote(name), None if value == _NULL_FOLDER else parse_cell(unquote(value))
-
-
-def _add_json(
-    inference: Inference, stream: IO[bytes], path: Path, columns: dict[str, Any], limit: int | None
-) -> None:
-    lines = ((number, line.strip()) for number, line in enumerate(stream, 1))
-    for number, line in itertools.islice((one for one in lines if one[1]), limit):
-        inference.add_json(line.removeprefix(_BOM) if number == 1 else line, (str(path), number), columns)
 
 
 def _add_csv(

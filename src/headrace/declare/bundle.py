@@ -69,6 +69,9 @@ class Bundle:
         if not libraries:
             everything = f"{relative_path(code, folder)}/**".removeprefix("./")
             libraries = (("glob", _scalar(everything, values.location)),)
+        environment = mapping(values.items.get("environment"))
+        given = environment.items.get("dependencies")
+        items = given.items if isinstance(given, Sequence) else ()
         return BundleSettings(
             values=settings,
             libraries=libraries,
@@ -79,7 +82,7 @@ class Bundle:
             },
             ignored=tuple(sorted(set(values.items) - _KEPT)),
             unset=tuple(self.variables.unset),
-            packages=dict(_packages(values)),
+            packages={_text(one): one.location for one in items if _text(one)},
         )
 
 
@@ -236,13 +239,6 @@ def _directory(value: Value, file: Path) -> Path:
     """The folder where the relative paths of a value start: that of the file in which it is written."""
     written = Path(value.location.path) if value.location.path else file
     return written.absolute().parent
-
-
-def _packages(values: Mapped) -> list[tuple[str, SourceLocation]]:
-    environment = mapping(values.items.get("environment"))
-    given = environment.items.get("dependencies")
-    items = given.items if isinstance(given, Sequence) else ()
-    return [(_text(one), one.location) for one in items if _text(one)]
 
 
 def _configured(value: Value) -> Value:

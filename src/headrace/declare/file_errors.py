@@ -11,13 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import headrace
-from headrace.errors import (
-    ArgumentInvalidError,
-    FeatureUnsupportedError,
-    HeadraceError,
-    PipelineFileFailedError,
-    SourceLocation,
-)
+from headrace import errors
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.notes import suggestions, wrong_call
 from headrace.model.project import ProjectSettings, code_language
 from headrace.storage.mapped_paths import find_unmapped
@@ -44,7 +39,7 @@ def build_file_error(
         return unmapped
     if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):
         # Spark's own function needs packages of Spark Connect before it asks the registry.
-        return FeatureUnsupportedError(
+        return errors.FeatureUnsupportedError(
             "this version does not support AUTO CDC flows", location=location, params={"what": _AUTO_CDC}
         )
     if (invalid := _invalid_argument(error, settings.root)) is not None:
@@ -66,7 +61,7 @@ def build_file_error(
         summary = f"{shown} ended the program: {kind}({error.code!r})"
     else:
         summary = f"{shown} raised {kind}" + (f": {first}" if first else "")
-    return PipelineFileFailedError(
+    return errors.PipelineFileFailedError(
         summary,
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
@@ -75,7 +70,7 @@ def build_file_error(
     )
 
 
-def _invalid_argument(error: BaseException, root: Path) -> ArgumentInvalidError | None:
+def _invalid_argument(error: BaseException, root: Path) -> errors.ArgumentInvalidError | None:
     """The error for a call of one of our functions that Python refuses for its arguments."""
     call = wrong_call(error)
     frames = traceback.TracebackException.from_exception(error).stack
@@ -88,7 +83,7 @@ def _invalid_argument(error: BaseException, root: Path) -> ArgumentInvalidError 
     name = function_at(lines, (line, frames[-1].end_lineno, start, frames[-1].end_colno)) or call.function
     is_decorator = bool(lines) and lines[line - 1].encode()[:start].strip() == b"@"
     at = SourceLocation(display_path(file, root), line, file=file)
-    return ArgumentInvalidError(
+    return errors.ArgumentInvalidError(
         f"{'@' * is_decorator}{name}{call.problem}",
         location=at if call.argument is None else argument_location(at, call.argument),
         remedies=suggestions(error),

@@ -218,7 +218,8 @@ class _Reading:
             if isinstance(node, ast.FunctionDef):
                 names = {called_name(one): one for one in node.decorator_list}
                 for decorator in (one for name, one in names.items() if name in _DECORATORS):
-                    given = _given_name(decorator)
+                    keywords = decorator.keywords if isinstance(decorator, ast.Call) else ()
+                    given = next((one.value for one in keywords if one.arg == "name"), None)
                     self.datasets.add(node.name if given is None else known.text(given))
                     self._make([node.name] if given is None else [])
                 if _TABLES & names.keys():
@@ -335,11 +336,6 @@ def _made(node: ast.Call, known: KnownTexts) -> Iterator[str]:
     if called_name(node) in {"create_sink", *_CALLS, *_VIEWS}:
         arguments += node.args[:1]
     yield from (_without_live(known.text(one)) for one in arguments)
-
-
-def _given_name(decorator: ast.expr) -> ast.expr | None:
-    keywords = decorator.keywords if isinstance(decorator, ast.Call) else ()
-    return next((one.value for one in keywords if one.arg == "name"), None)
 
 
 def entry_lines(found: Sequence[OutsideName], *, indent: str = "") -> Iterator[str]:

@@ -12,20 +12,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from headrace import errors
+from headrace.declare import spec_checks
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
-from headrace.declare.spec_checks import (
-    broker_locations,
-    build_brokers,
-    build_cluster,
-    build_error,
-    build_paths,
-    build_tables,
-    check_kafka,
-    check_keys,
-    kafka_of,
-    key_error,
-    named_master,
-)
 from headrace.declare.spec_model import BROKERS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
@@ -41,15 +30,7 @@ from headrace.declare.spec_values import (
     load_dotenv,
     shown_path,
 )
-from headrace.errors import (
-    HeadraceError,
-    ProfileUnknownError,
-    SourceLocation,
-    SpecAmbiguousError,
-    SpecInvalidError,
-    SpecNotFoundError,
-    SpecUnknownKeyError,
-)
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.brokers import BrokerChoice
 from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
@@ -88,7 +69,7 @@ def find_spec(path: Path | None = None) -> Path:
         found = next(filter(None, names), [])
         if len(found) > 1:
             named = shlex.quote(shown_path(folder / found[0]))
-            raise SpecAmbiguousError(
+            raise errors.SpecAmbiguousError(
                 f"the folder {folder} has two specs: {' and '.join(found)}",
                 remedies=[f"remove one of them, or name one:   headrace run --spec {named}"],
                 params={"path": str(folder)},
@@ -102,7 +83,7 @@ def find_spec(path: Path | None = None) -> Path:
     new = ":   headrace init shop"
     if is_folder:
         new = f" there:   headrace init {shlex.quote(shown_path(start))}"
-    raise SpecNotFoundError(
+    raise errors.SpecNotFoundError(
         summary,
         remedies=[
             f"write a new pipeline{new}",
@@ -132,7 +113,7 @@ def load_project(
     file, is_outside = Path.cwd() / SPEC_NAMES[0], False
     try:
         file = find_spec(path) if text is None else file
-    except SpecNotFoundError:
+    except errors.SpecNotFoundError:
         if path is not None or not anywhere:
             raise
         text, profile, is_outside = f"name: {_NAME_OUTSIDE}\n", profile or DEFAULT_PROFILE, True
@@ -181,9 +162,9 @@ def _load(
     collect_literals(document, redactor)
     dotenv = load_dotenv(file.parent, shown_path(file.parent / DOTENV))
     profiles = _profiles(document)
-    check_keys(document, Spec, also=("profiles",))
+    spec_checks.check_keys(document, Spec, also=("profiles",))
     for name, entry in profiles.items():  # all of them: a misspelt key in `prod` is found in `dev`
-        check_keys(entry, Overridable, ("profiles", name))
+        spec_checks.check_keys(entry, Overridable, ("profiles", name))
     named = os.environ.get(PROFILE_VARIABLE) or dotenv.get(PROFILE_VARIABLE)
     chosen = profile or named or DEFAULT_PROFILE
     base = Mapped(
@@ -201,14 +182,14 @@ def _load(
     try:
         spec = Spec.model_validate(filler.fill(merged))
     except ValidationError as error:
-        raise build_error(error, merged, shown) from error
-    brokers = build_brokers(
+        raise spec_checks.build_error(error, merged, shown) from error
+    brokers = spec_checks.build_brokers(
         spec.kafka.brokers,
         chosen=chosen,
         profiles={name: partial(_merged, base, profile) for name, profile in profiles.items()},
         filler=filler,
         folder=file.parent,
-        locations=broker_locations(merged),
+        locations=spec_checks.broker_locations(merged),
     )
     settings = replace(_settings(spec, file, chosen, merged, redactor), brokers=brokers)
     if given is not None:
@@ -247,7 +228,7 @@ def _bundle(document: Mapped, file: Path) -> Path | None:
     bundle = file.parent / name
     if bundle.is_file():
         return bundle
-    raise SpecInvalidError(
+    raise errors.SpecInvalidError(
         f"`bundle` names {name}, which does not exist",
         location=document.keys["bundle"],
         remedies=["correct the path, which is relative to the folder of the spec"],
@@ -270,7 +251,7 @@ def _text(file: Path, shown: str) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecInvalidError(f"{shown} cannot be read: {reason}", params={"path": shown}) from error
+        raise errors.SpecInvalidError(f"{shown} cannot be read: {reason}", params={"path": shown}) from error
 
 
 def _profiles(document: Mapped) -> dict[str, Mapped]:
@@ -278,7 +259,7 @@ def _profiles(document: Mapped) -> dict[str, Mapped]:
     if entry is None or (isinstance(entry, Scalar) and entry.value is None):
         return {}
     if not isinstance(entry, Mapped):
-        raise SpecInvalidError(
+        raise errors.SpecInvalidError(
             "profiles must be a mapping of names to settings",
             location=entry.location,
             remedies=["write such as   profiles: {prod: {storage: /srv/lake}}"],
@@ -288,7 +269,7 @@ def _profiles(document: Mapped) -> dict[str, Mapped]:
         if isinstance(value, Scalar) and value.value is None:
             value = Mapped({}, {}, value.location)
         if not isinstance(value, Mapped):
-            raise SpecInvalidError(
+            raise errors.SpecInvalidError(
                 f"profile `{name}` must be a mapping",
                 location=value.location,
                 remedies=[f"write such as   {name}: {{storage: /srv/lake}}"],
@@ -304,7 +285,7 @@ def _chosen(profiles: Mapping[str, Mapped], name: str, shown: str, targets: tupl
         return Mapped({})
     known = sorted({DEFAULT_PROFILE, *profiles, *targets})
     close = difflib.get_close_matches(name, known, n=1)
-    raise ProfileUnknownError(
+    raise errors.ProfileUnknownError(
         f"{shown} has no profile `{name}`",
         facts=[f"its profiles: {', '.join(known)}"],
         remedies=[f"did you mean {match}?" for match in close]
@@ -333,7 +314,7 @@ def _override(key: str, text: str, redactor: Redactor) -> Mapped:
         redactor.add(text)
     location = SourceLocation(f"override of {key}", 0)
     if (meant := _meant(key)) is not None:
-        raise SpecUnknownKeyError(
+        raise errors.SpecUnknownKeyError(
             f"Unknown key `{key}`; did you mean `{meant}`?",
             location=location,
             remedies=[f"write `{meant}`"],
@@ -349,7 +330,7 @@ def _override(key: str, text: str, redactor: Redactor) -> Mapped:
     for name in reversed(names if rest else []):
         value = Mapped({name: value}, {name: location}, location)
     built = Mapped({first: value}, {first: location}, location)
-    check_keys(built, Spec)
+    spec_checks.check_keys(built, Spec)
     return built
 
 
@@ -382,7 +363,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     kafka = spec.kafka.settings
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
-    places = {key: place for key, place in kafka_of(merged).keys.items() if key in kafka}
+    places = {key: place for key, place in spec_checks.kafka_of(merged).keys.items() if key in kafka}
     configuration = dict(spec.configuration)
     if not spec.compatibility.ansi:
         configuration.setdefault(ANSI_SETTING, "false")
@@ -404,7 +385,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         configuration=configuration,
         configuration_locations=_locations(merged, "configuration"),
         secrets=dict(spec.secrets),
-        kafka=check_kafka(KafkaConnection(kafka, places), file.parent),
+        kafka=spec_checks.check_kafka(KafkaConnection(kafka, places), file.parent),
         trigger=_trigger(spec, merged),
         view_interval_s=spec.views.interval,
         on_data_loss=spec.on_data_loss,
@@ -413,10 +394,12 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         max_value_bytes=spec.max_value_bytes,
         index_memory=spec.upsert.index_memory,
         duplicate_keys=spec.upsert.duplicate_keys,
-        master=named_master(spec),
+        master=spec_checks.named_master(spec),
         memory=spec.runtime.memory,
         s3=s3,
-        cluster=build_cluster(spec, _locations(merged, "cluster"), _locations(merged, "configuration")),
+        cluster=spec_checks.build_cluster(
+            spec, _locations(merged, "cluster"), _locations(merged, "configuration")
+        ),
         maintenance=MaintenanceSettings(
             values=spec.maintenance.values,
             tables={
@@ -426,8 +409,8 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         ),
         readers=tuple(spec.readers),
         consumer_groups=spec.consumer_groups,
-        tables=build_tables(spec, file.parent, _locations(merged, "tables")),
-        paths=build_paths(spec, file.parent, _locations(merged, "paths")),
+        tables=spec_checks.build_tables(spec, file.parent, _locations(merged, "tables")),
+        paths=spec_checks.build_paths(spec, file.parent, _locations(merged, "paths")),
         # Spark reads paths in a server, whose working directory is that of the command.
         started_in=Path.cwd() if file.name in SPARK_SPEC_NAMES else None,
         root_path=None if spec.root_path is None else Path(os.path.normpath(file.parent / spec.root_path)),
@@ -450,4 +433,4 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
     except ValueError as error:
         place = _locations(merged, "configuration").get(INTERVAL_SETTING)
         key = f"configuration.{INTERVAL_SETTING}"
-        raise key_error(key, str(error), place, ["write such as 5 seconds"]) from None
+        raise spec_checks.key_error(key, str(error), place, ["write such as 5 seconds"]) from None

@@ -139,8 +139,7 @@ def _restricted(
     frame = leaves.query.frame(leaves.now(leaf))
     pairs = [(column(session, expression), _name(number)) for number, expression in known]
     for one, name in pairs:
-        found = values[name].drop_null().unique()
-        if not len(found) or not _is_plain(found.type):
+        if not _is_plain(values[name].type) or not len(found := values[name].drop_null().unique()):
             continue
         ends = pc.min_max(found).as_py()
         if getattr(ends["min"], "year", _FIRST_YEAR) < _FIRST_YEAR:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -48,7 +48,7 @@ class TableChange:
     added: Sequence[Mapping[str, Any]] = ()
     removed: Sequence[Mapping[str, Any]] = ()
     kept: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = ()
-    replaced: frozenset[str] = frozenset()  # the files that the newer version does not have any more
+    replaced: frozenset[str] = frozenset()  # the files of the change that a newer version does not have
 
     @property
     def is_empty(self) -> bool:
@@ -143,74 +143,80 @@ def find_change(table: Location, first: int, last: int) -> TableChange:
         raise NotIncrementalError("CHANGE_SET_MISSING", f"an older version of {name} was restored")
     if last - first > _MOST_COMMITS:
         raise NotIncrementalError("TOO_MANY_FILE_ACTIONS", f"{name} has {last - first:,} new commits")
-    files: dict[str, _File] = {}
-    replaced: set[str] = set()
-    alters = False
+    log = _Range(table)
     names = {version: commit_file(table, version).name for version in range(first + 1, last + 1)}
     held = (table / "_delta_log").read_files(list(names.values()))
     for version, file in names.items():
         if file not in held:
             text = f"the log of {name} no longer has version {version}"
             raise NotIncrementalError("CHANGE_SET_MISSING", text)
-        alters |= _apply(files, replaced, table, version, held[file])
-    added = [one.after for one in files.values() if one.before is _ABSENT and one.after is not _ABSENT]
-    removed = [one.before for one in files.values() if one.after is _ABSENT and one.before is not _ABSENT]
-    kept = [
-        (one.before, one.after)
-        for one in files.values()
-        if one.before is not _ABSENT
-        and one.after is not _ABSENT
-        and _vector(one.before) != _vector(one.after)
-    ]
+        log.apply(version, held[file])
+    files = log.files.values()
+    added = [one.after for one in files if one.before is _ABSENT and one.after is not _ABSENT]
+    removed = [one.before for one in files if one.after is _ABSENT and one.before is not _ABSENT]
+    both = [one for one in files if one.before is not _ABSENT and one.after is not _ABSENT]
+    kept = [(one.before, one.after) for one in both if _vector(one.before) != _vector(one.after)]
+    now = {file for action in (*added, *(after for _, after in kept)) for file in named_files(action)}
     return TableChange(
         table=table,
         version=last,
-        alters=alters,
+        alters=log.alters,
         added=added,
         removed=removed,
         kept=kept,
-        replaced=frozenset(replaced),
+        replaced=frozenset(log.gone | now & log.moved),
     )
 
 
-def _apply(files: dict[str, _File], replaced: set[str], table: Location, version: int, data: bytes) -> bool:
-    """Apply a commit to the files; returns whether it changes the table's metadata."""
-    file, alters = commit_file(table, version), False
-    gone: dict[str, Mapping[str, Any]] = {}
-    come: dict[str, Mapping[str, Any]] = {}
-    # Each line is parsed: another writer can format the lines differently.
-    for line in action_lines(file, data):
-        for name, action in parse_actions(line, file).items():
-            if name == "remove":
-                replaced.update(named_files(action))
-            elif name == "add":
-                replaced.difference_update(named_files(action))
-            match name:
-                case "commitInfo" if str(action.get("operation")) in _WHOLE:
-                    text = f"version {version} of {table.name} is a {action['operation']}"
+@dataclass
+class _Range:
+    """What the commits of a range do: the files that change rows; the names of files that they make, of those
+    that they replace (`gone`), and of those that they make and replace (`moved`)."""
+
+    table: Location
+    files: dict[str, _File] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    alters: bool = False
+
+    def apply(self, version: int, data: bytes) -> None:
+        file, name = commit_file(self.table, version), self.table.name
+        gone: dict[str, Mapping[str, Any]] = {}
+        come: dict[str, Mapping[str, Any]] = {}
+        # Each line is parsed: another writer can format the lines differently.
+        for line in action_lines(file, data):
+            for kind, action in parse_actions(line, file).items():
+                match kind:
+                    case "commitInfo" if str(action.get("operation")) in _WHOLE:
+                        text = f"version {version} of {name} is a {action['operation']}"
+                        raise NotIncrementalError("CHANGE_SET_MISSING", text)
+                    case "protocol":
+                        text = f"version {version} of {name} changes its table features"
+                        raise NotIncrementalError("DELTA_PROTOCOL_CHANGED", text)
+                    case "metaData":
+                        self.alters = True
+                    case "add" | "remove":
+                        changed = come if kind == "add" else gone
+                        if action.get("dataChange", True):
+                            changed[unquote(str(action["path"]))] = action
+                        for one in named_files(action):
+                            made = self.moved if one in self.made else self.gone
+                            (self.made if kind == "add" else made).add(one)
+        for path, action in gone.items():
+            held = self.files.get(path)
+            if held is None:
+                if action.get("partitionValues") is None:
+                    text = f"version {version} of {name} does not describe the files that it removes"
                     raise NotIncrementalError("CHANGE_SET_MISSING", text)
-                case "protocol":
-                    text = f"version {version} of {table.name} changes its table features"
-                    raise NotIncrementalError("DELTA_PROTOCOL_CHANGED", text)
-                case "metaData":
-                    alters = True
-                case "add" | "remove" if action.get("dataChange", True):
-                    (come if name == "add" else gone)[unquote(str(action["path"]))] = action
-    for path, action in gone.items():
-        one = files.get(path)
-        if one is None:
-            if action.get("partitionValues") is None:
-                text = f"version {version} of {table.name} does not describe the files that it removes"
-                raise NotIncrementalError("CHANGE_SET_MISSING", text)
-            # The file that is added again has statistics, which the removal may lack.
-            before = {key: action[key] for key in _KEPT if action.get(key) is not None}
-            stats = action.get("stats") or come.get(path, {}).get("stats")
-            before |= {"modificationTime": 0, "dataChange": True, "stats": stats}
-            one = files[path] = _File(before=before)
-        one.after = _ABSENT
-    for path, action in come.items():
-        files.setdefault(path, _File()).after = action
-    return alters
+                # The file that is added again has statistics, which the removal may lack.
+                before = {key: action[key] for key in _KEPT if action.get(key) is not None}
+                stats = action.get("stats") or come.get(path, {}).get("stats")
+                before |= {"modificationTime": 0, "dataChange": True, "stats": stats}
+                held = self.files[path] = _File(before=before)
+            held.after = _ABSENT
+        for path, action in come.items():
+            self.files.setdefault(path, _File()).after = action
 
 
 def _vector(action: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -11,6 +11,8 @@ from headrace.model.texts import size_text
 
 SMALL_S = 2.0
 """A view that is computed as a whole within this time is never refreshed otherwise."""
+SMALL_BYTES = 32_000_000
+"""Nor is one of smaller tables: if it takes longer, the process has just begun, or the machine is busy."""
 _SMALL_FOR_KEYS_S = 5.0
 _FEW_KEYS, _MORE_KEYS, _CHANGED = 0.02, 0.2, 0.2
 FADING = 0.98
@@ -30,18 +32,19 @@ def rejected(text: str) -> NoReturn:
     raise NotIncrementalError("INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL", text)
 
 
-def check_large(seconds: Mapping[str, float]) -> None:
-    """Refuse all increments of a view that is computed as a whole in a short time.
+def check_large(seconds: Mapping[str, float], find_bytes: Callable[[], int]) -> None:
+    """Refuse all increments of a view that is computed as a whole in a short time. `find_bytes`: returns the
+    size of its tables.
 
     Raises:
         NotIncrementalError: It is, or no refresh has recorded its time.
     """
     if "full" not in seconds:
-        raise NotIncrementalError(
-            "CHANGE_SET_MISSING", "no refresh has recorded how long the whole view takes"
-        )
+        raise NotIncrementalError("FIRST_REFRESH", "no refresh has recorded how long the whole view takes")
     if (whole_s := seconds["full"]) < SMALL_S:
         rejected(f"the whole view takes {whole_s:.1f} s, less than {SMALL_S:.0f} s")
+    if (size := find_bytes()) < SMALL_BYTES:
+        rejected(f"its tables have {size_text(size)}, less than {size_text(SMALL_BYTES)}")
 
 
 @dataclass(frozen=True, kw_only=True)

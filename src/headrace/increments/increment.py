@@ -20,6 +20,7 @@ Code = Literal[
     "DELTA_PROTOCOL_CHANGED",
     "EXPECTATIONS_NOT_SUPPORTED",
     "EXPRESSION_NOT_DETERMINISTIC",
+    "FIRST_REFRESH",
     "INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL",
     "INPUT_NOT_IN_DELTA",
     "OPERATOR_NOT_INCREMENTALIZABLE",
@@ -31,7 +32,7 @@ Code = Literal[
     "UDF_NOT_DETERMINISTIC",
     "WINDOW_WITHOUT_PARTITION_BY",
 ]
-"""Why a whole view is computed, as the event log of Databricks names it; two are Headrace's own."""
+"""Why a whole view is computed, as the event log of Databricks names it; three are Headrace's own."""
 
 
 class NotIncrementalError(Exception):

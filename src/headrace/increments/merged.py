@@ -98,8 +98,7 @@ def _columns(query: ViewQuery, aggregate: Operator) -> tuple[list[str], list[Agg
         is_plain = kind_of(origin) == "AttributeReference"
         if references(origin) <= grouping:
             if is_plain and is_inexact(origin.dataType()):
-                text = f"the column {name} has floats or maps, which cannot identify a group"
-                raise _not_mergeable(text)
+                raise _not_mergeable(f"the column {name} has floats or maps, which cannot identify a group")
             if is_plain:
                 keys.setdefault(id_of(origin), name)
         elif is_plain and kind_of(values[id_of(origin)]) == "AggregateExpression":
@@ -147,8 +146,8 @@ def _aggregated(name: str, expression: Any) -> Aggregated:
         raise _not_mergeable(f"the column {name} is over values of type {types[0]}")
     condition = expression.filter()
     parts = [*children, *([condition.get()] if condition.isDefined() else [])]
-    # The text leaves out the end of a long list.
-    texts = (f"{one.canonicalized().toString()} {one.semanticHash()}" for one in parts)
+    # Spark cuts a long text, but not the SQL, in which columns of two tables can have one name.
+    texts = (f"{one.canonicalized().toString()} {one.sql()}" for one in parts)
     over = " ".join((str(condition.isDefined()), *texts))
     is_always = not condition.isDefined() and not any(one.nullable() for one in children)
     counted = f"if {over}" if kind == "CountIf" else _ROWS if is_always else over

@@ -102,15 +102,22 @@ def _read(java: Any, numbers: Iterator[int]) -> Operator:
     return Operator(java, kind_of(java), children, number)
 
 
+def file_index(session: SparkSession, relation: Any) -> Any | None:
+    """What lists the files of a relation; ``None`` if it has none."""
+    from py4j.java_gateway import is_instance_of
+
+    gateway, files = session.sparkContext._gateway, relation.relation()
+    is_files = is_instance_of(gateway, files, "org.apache.spark.sql.execution.datasources.HadoopFsRelation")
+    return files.location() if is_files else None
+
+
 def delta_folder(session: SparkSession, relation: Any) -> str | None:
     """The folder of a relation that is the newest version of a Delta table."""
     from py4j.java_gateway import is_instance_of
 
-    gateway, files = session.sparkContext._gateway, relation.relation()
-    if not is_instance_of(gateway, files, "org.apache.spark.sql.execution.datasources.HadoopFsRelation"):
-        return None
-    index = files.location()
-    if not is_instance_of(gateway, index, "org.apache.spark.sql.delta.files.TahoeLogFileIndex"):
+    gateway, index = session.sparkContext._gateway, file_index(session, relation)
+    name = "org.apache.spark.sql.delta.files.TahoeLogFileIndex"
+    if index is None or not is_instance_of(gateway, index, name):
         return None
     if index.isTimeTravelQuery() or index.partitionFilters().nonEmpty():
         # Other versions of the table would be other rows.

@@ -12,13 +12,13 @@ from typing import Any, Literal
 from headrace.errors import HeadraceError, PinInvalidError
 from headrace.maintain.dataset_tables import DatasetTable, Role
 from headrace.model.names import TableName
-from headrace.sinks.delta.replace import newest_refresh
 from headrace.sources.delta.facts import DeltaPosition
 from headrace.state.identity import find_checkpoints, load_identity, load_query
 from headrace.state.ledger import Ledger, view_ledgers
 from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
+from headrace.storage.refreshes import newest_refresh
 from headrace.storage.table_log import committed_ms, follow_commits, readable_commit, versions
 
 UNKNOWN = -1

@@ -347,7 +347,7 @@ class Declarations:
 
     def with_view(self, table: StreamingTable) -> Declarations:
         """The declarations with a materialized view in place of a table with one append flow."""
-        names = [one.name for one in fields(MaterializedView)]
+        names = [one.name for one in fields(StoredDataset)]
         view = MaterializedView(**{name: getattr(table, name) for name in names})
         flows = (
             RefreshFlow(target=one.target, query=one.query, spark_conf=one.spark_conf, trigger=one.trigger)

@@ -386,13 +386,14 @@ class ViewRefreshed(Committed, ViewEvent, state="up to date"):
     # Why the whole view was computed, if its policy does not say so: as Databricks names it, and as text.
     code: str | None = None
     reason: str | None = None
-    # The rows that the tables have gained and lost, and the size of their files; the keys that were computed
-    # again, and the rows that the view has gained and lost. ``None`` for the whole view.
-    changed_rows: int | None = None
-    changed_bytes: int | None = None
-    changed_keys: int | None = None
-    added_rows: int | None = None
-    removed_rows: int | None = None
+    # For an increment: the rows that the tables have gained and lost (``changed``), the ``bytes`` of their
+    # files, the ``keys`` that were computed again, and the rows ``added`` to the view and ``removed``.
+    change: Mapping[str, int] | None = None
+
+    def build_details(self) -> dict[str, Any]:
+        change = dict(self.change or {})
+        refresh = {"strategy": self.strategy, "code": self.code, "reason": self.reason, "change": change}
+        return {**super().build_details(), "refresh": refresh}
 
     @property
     def way(self) -> str:

@@ -8,20 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from headrace.model import events
 from headrace.model.event_forms import Event, FlowEvent, State
-from headrace.model.events import (
-    BatchCommitted,
-    BatchReplayed,
-    BatchStarted,
-    FlowFinished,
-    FlowReconnected,
-    FlowReconnecting,
-    LateRowsDropped,
-    UpdateFinished,
-    UpdateStarted,
-    ViewEvent,
-    ViewRefreshed,
-)
 from headrace.model.names import TableName
 
 WINDOW = timedelta(seconds=10)
@@ -97,27 +85,27 @@ class Board:
 
     def with_event(self, event: Event) -> Board:
         match event:
-            case UpdateStarted():
+            case events.UpdateStarted():
                 rows = {flow: BoardRow(flow, "flow", event.at) for flow in event.flows}
                 rows |= {
                     self.name_of(view): BoardRow(self.name_of(view), "view", event.at) for view in event.views
                 }
                 return replace(self, pipeline=event.pipeline, mode=event.mode, rows=rows, outcome=None)
-            case UpdateFinished():
+            case events.UpdateFinished():
                 return replace(self, outcome=event.outcome, duration_s=event.duration_s)
-            case BatchCommitted():
+            case events.BatchCommitted():
                 return self._with_commit(event)
-            case LateRowsDropped():
+            case events.LateRowsDropped():
                 return self._with(event, late=self._row(event).late + event.rows)
-            case FlowReconnecting():
+            case events.FlowReconnecting():
                 return self._with(event, reconnecting=event.at, error=event.error)
-            case FlowReconnected():
+            case events.FlowReconnected():
                 return self._with(event, reconnecting=None, error=None)
-            case FlowFinished():
+            case events.FlowFinished():
                 return self._with(event, state=event.outcome, rows=event.rows, error=None)
-            case BatchStarted() | BatchReplayed():
+            case events.BatchStarted() | events.BatchReplayed():
                 return self._with(event, state=event.state, batch=event.batch, error=None)
-            case ViewRefreshed():
+            case events.ViewRefreshed():
                 return self._with(
                     event,
                     state=event.state,
@@ -127,12 +115,12 @@ class Board:
                     committed=event.at,
                     error=None,
                 )
-            case FlowEvent() | ViewEvent() if event.state is not None:
+            case FlowEvent() | events.ViewEvent() if event.state is not None:
                 return self._with(event, state=event.state, error=getattr(event, "error", None))
             case _:
                 return self
 
-    def _with_commit(self, event: BatchCommitted) -> Board:
+    def _with_commit(self, event: events.BatchCommitted) -> Board:
         row = self._row(event)
         latency, is_backlog = None, False
         if event.latency_s is not None:
@@ -155,13 +143,13 @@ class Board:
             error=None,
         )
 
-    def _row(self, event: FlowEvent | ViewEvent) -> BoardRow:
-        if isinstance(event, ViewEvent):
+    def _row(self, event: FlowEvent | events.ViewEvent) -> BoardRow:
+        if isinstance(event, events.ViewEvent):
             new = BoardRow(self.name_of(event.dataset), "view")
         else:
             new = BoardRow(event.flow, "flow")
         return self.rows.get(new.name, new)
 
-    def _with(self, event: FlowEvent | ViewEvent, **changes: Any) -> Board:
+    def _with(self, event: FlowEvent | events.ViewEvent, **changes: Any) -> Board:
         row = self._row(event)
         return replace(self, rows={**self.rows, row.name: replace(row, **changes)})

@@ -273,15 +273,9 @@ def _event_of(name: TableName, commit: LoggedCommit) -> Committed | None:
     }
     if "view" in metadata:
         increment = metadata.get("increment", {})
-        names = {
-            "changed": "changed_rows",
-            "keys": "changed_keys",
-            "added": "added_rows",
-            "removed": "removed_rows",
-        }
-        facts |= {name: increment.get(key) for key, name in names.items()}
+        change = {name: value for name, value in increment.items() if name != "strategy"} or None
         strategy = increment.get("strategy", "full")
-        return ViewRefreshed(update=str(metadata["update"]), strategy=strategy, **facts)
+        return ViewRefreshed(update=str(metadata["update"]), strategy=strategy, change=change, **facts)
     counts = {one.name: int(metadata[one.name]) for one in fields(RowChanges) if one.name in metadata}
     return BatchCommitted(
         update="",

@@ -12,17 +12,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import (
-    RUN_FIRST,
-    STORE_FAILURES,
-    HeadraceError,
-    PackageMissingError,
-    ReadColumnUnknownError,
-    ReadConditionInvalidError,
-    TableUnknownError,
-    TableUnreadableError,
-    did_you_mean,
-)
+from headrace import errors
+from headrace.errors import RUN_FIRST, STORE_FAILURES, HeadraceError, did_you_mean
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import html_table
@@ -84,7 +75,7 @@ class Rows:
         try:
             return self.arrow.to_pandas()
         except ModuleNotFoundError as error:
-            raise PackageMissingError(
+            raise errors.PackageMissingError(
                 "to_pandas() needs the package `pandas`, which is not installed",
                 remedies=("pip install pandas", "or use to_arrow(), which gives a pyarrow.Table"),
                 params={"package": "pandas"},
@@ -127,14 +118,14 @@ def find_dataset(text: str, settings: ProjectSettings) -> TableName:
     return name
 
 
-def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUnknownError:
+def _unknown(text: str, storage: Storage | None, default_schema: str) -> errors.TableUnknownError:
     tables = () if storage is None else storage.find_tables()
     known = sorted(one.within(default_schema) for one in tables)
     where = "here" if storage is None else f"in {storage.root}"
     remedy = "list the tables:   headrace status" if storage is None else RUN_FIRST
     if known:
         remedy = f"name one of them, or the pipeline that has `{text}`:   --project PATH"
-    return TableUnknownError(
+    return errors.TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
         remedies=did_you_mean(text, [*known, *map(str, tables)], remedy),
@@ -308,7 +299,7 @@ def _created(path: Location, text: str) -> Location:
     """The location of a table, if its log has a commit: a process that is killed can leave an empty log."""
     if any(not name.startswith((".", "_")) for name in (path / "_delta_log").list_files()):
         return path
-    raise TableUnknownError(
+    raise errors.TableUnknownError(
         f"the table `{text}` is not created yet: its log has no commit",
         facts=(f"its folder: {path}",),
         remedies=(RUN_FIRST,),
@@ -353,7 +344,7 @@ def unknown_column(column: str, known: list[str], table: str, where: str | None 
     remedies = [f"did you mean `{lower[near[0]]}`?"] if near else []
     if where is not None and (quoted := _quoted_value(where, column)) is not None:
         remedies.append(f'put text values in single quotes:   --where "{quoted}"')
-    return ReadColumnUnknownError(
+    return errors.ReadColumnUnknownError(
         f"{table} has no column `{column}`",
         facts=(f"its columns: {', '.join(path for path in known if '.' not in path)}",),
         remedies=remedies,
@@ -380,7 +371,7 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, text: str) -> He
         is_end = found[2] == "EOF" or (found[2] == ")" and ")" not in where)
         lines = [f"expected {found[1]}" + (f" after `{where.rstrip()}`" if is_end else f", found {found[2]}")]
     example = f"{next(iter(_paths(schema)), 'COLUMN')} IS NOT NULL"
-    return ReadConditionInvalidError(
+    return errors.ReadConditionInvalidError(
         f"the condition `{where}` cannot be evaluated",
         facts=tuple(lines[:3]),
         remedies=(f'write a whole condition, such as:   headrace read {table} --where "{example}"',),
@@ -410,7 +401,7 @@ def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
         )
     if "Unsupported table features" in str(error):
         remedies = (f"Spark reads it:   headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'",)
-    return TableUnreadableError(
+    return errors.TableUnreadableError(
         f"the table {table} cannot be read",
         facts=_cut_file(locate(path), str(error)) or data_file_faults(str(error)),
         remedies=remedies,

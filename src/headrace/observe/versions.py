@@ -215,10 +215,5 @@ def _count(table: Any, actions: Any) -> int | None:
         return None
     features = table.protocol().reader_features or []
     if "deletionVectors" in features and any(batch.num_rows for batch in table.deletion_vectors()):
-        return _count_left(table)
+        return int(select(table, "SELECT count(*) AS n FROM t").column("n").to_pylist()[0])
     return sum(numbers)
-
-
-def _count_left(table: Any) -> int:
-    """The number of rows without deleted rows: the statistics ignore deletion vectors."""
-    return int(select(table, "SELECT count(*) AS n FROM t").column("n").to_pylist()[0])

@@ -28,6 +28,7 @@ from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
+from headrace.plan import stages
 from headrace.plan.catalog import isolated_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
@@ -40,15 +41,6 @@ from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_checks import find_wrong_settings
 from headrace.plan.spark_errors import is_off
-from headrace.plan.stages import (
-    OpenTableStage,
-    Plan,
-    PlannedFlow,
-    PlannedRefresh,
-    PlannedView,
-    RefreshViewStage,
-    build_levels,
-)
 from headrace.plan.strategies import ViewStrategies
 from headrace.plan.validate import check_declarations, raise_all
 from headrace.runtime.gateway import active_session
@@ -64,7 +56,7 @@ def build_plan(
     offline: bool = False,
     sources: SourceHook | None = None,
     find_table: FindTable | None = None,
-) -> Plan:
+) -> stages.Plan:
     """Resolve a pipeline; writes nothing to the storage.
 
     ``offline`` leaves the pipeline's own tables unread, so that the plan has no changes. ``sources`` is asked
@@ -128,7 +120,7 @@ def _completed(declarations: Declarations, settings: ProjectSettings) -> Declara
     return replace(declarations, datasets=tuple(map(clean, declarations.datasets)), flows=tuple(flows))
 
 
-def _assemble(resolver: Resolver) -> Plan:
+def _assemble(resolver: Resolver) -> stages.Plan:
     settings, declarations = resolver.settings, resolver.declarations
     code = cache(partial(digest_code, settings.code_folders, settings.storage.root))
     flows = _with_readers([_planned_flow(flow, resolver, code) for flow in declarations.streaming_flows])
@@ -137,7 +129,7 @@ def _assemble(resolver: Resolver) -> Plan:
     ]
     fed = {source.feed for planned in flows for source in planned.sources}
     opens = [
-        OpenTableStage(
+        stages.OpenTableStage(
             table=table,
             schema=resolver.schemas[table.name],
             properties=table_properties(
@@ -156,7 +148,7 @@ def _assemble(resolver: Resolver) -> Plan:
     ]
     views = {one.name: one for one in declarations.datasets if isinstance(one, MaterializedView)}
     refresh_stages = [
-        RefreshViewStage(
+        stages.RefreshViewStage(
             view=(view := views[planned.flow.target]),
             planned=planned,
             properties=table_properties(
@@ -168,10 +160,10 @@ def _assemble(resolver: Resolver) -> Plan:
     temporary = [one for one in declarations.datasets if isinstance(one, TemporaryView)]
     queries = {label_of(flow): flow.query for flow in declarations.flows}
     queries |= {one.name.short: one.query for one in temporary}
-    return Plan(
+    return stages.Plan(
         project=settings,
         datasets=declarations.datasets,
-        all_levels=build_levels(opens, flows, refresh_stages),
+        all_levels=stages.build_levels(opens, flows, refresh_stages),
         views=tuple(_planned_view(view, resolver, code) for view in temporary),
         notes=(
             *_ignored_settings(settings),
@@ -184,7 +176,7 @@ def _assemble(resolver: Resolver) -> Plan:
     )
 
 
-def _with_readers(flows: Sequence[PlannedFlow]) -> list[PlannedFlow]:
+def _with_readers(flows: Sequence[stages.PlannedFlow]) -> list[stages.PlannedFlow]:
     """The flows, each with the tables whose flows read its target."""
     reads = [(source.table, one.flow.target) for one in flows for source in one.sources]
 
@@ -200,7 +192,7 @@ def _ignored_settings(settings: ProjectSettings) -> Iterator[Note]:
         yield Note(level="note", text=text, location=SourceLocation(settings.file.name, 1))
 
 
-def _gone(planned: PlannedFlow) -> Note:
+def _gone(planned: stages.PlannedFlow) -> Note:
     flow, reason = planned.flow, planned.gone
     assert reason is not None
     return Note(
@@ -211,13 +203,13 @@ def _gone(planned: PlannedFlow) -> Note:
     )
 
 
-def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], str]) -> PlannedFlow:
+def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], str]) -> stages.PlannedFlow:
     resolved = resolver.flows[flow.name]
     target = next(one for one in resolver.declarations.datasets if one.name == flow.target)
     assert isinstance(target, StreamingTable)
     given = coordinates_of(target.table_properties)
     sources = planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, flow.location)
-    return PlannedFlow(
+    return stages.PlannedFlow(
         flow=flow,
         schema=resolved.plan.schema,
         reads=resolved.reads,
@@ -268,14 +260,14 @@ def _key_expectations(flow: StreamingFlow) -> tuple[Expectation, ...]:
     )
 
 
-def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], str]) -> PlannedRefresh:
+def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], str]) -> stages.PlannedRefresh:
     resolved = resolver.flows[flow.name]
     views = [resolver.views[name] for name in resolved.views]
     view = next(one for one in resolver.declarations.datasets if one.name == flow.target)
     expectations, checked = _rejecting(view, resolved, code)
     plans = [resolved.plan, *(one.plan for one in views), *([] if checked is None else [checked])]
     varies = tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies))
-    return PlannedRefresh(
+    return stages.PlannedRefresh(
         flow=flow,
         schema=resolved.plan.schema,
         reads=resolved.reads,
@@ -322,9 +314,9 @@ def _rejecting(
     return [*texts, code()] if plan.opaque else texts, plan
 
 
-def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], str]) -> PlannedView:
+def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], str]) -> stages.PlannedView:
     resolved = resolver.views[view.name]
-    return PlannedView(
+    return stages.PlannedView(
         view=view,
         schema=resolved.plan.schema,
         reads=resolved.reads,

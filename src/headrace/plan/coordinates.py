@@ -169,7 +169,8 @@ def _value(expression: Node, below: Mapping[int, _Value]) -> _Value:
         case "GetStructField":
             return _field(expression, below)
         case "CreateNamedStruct":
-            return _created(expression, below)
+            pairs = zip(expression.children[::2], expression.children[1::2], strict=True)
+            return _Struct({str(name.fields.get("value")): _value(value, below) for name, value in pairs})
         case "UpdateFields":
             return _updated(expression, below)
         case "Cast":
@@ -197,11 +198,6 @@ def _field_name(struct: Node, ordinal: int) -> str | None:
     if isinstance(data_type, dict) and data_type.get("type") == "struct":
         return str(data_type["fields"][ordinal]["name"])
     return None
-
-
-def _created(expression: Node, below: Mapping[int, _Value]) -> _Struct:
-    pairs = zip(expression.children[::2], expression.children[1::2], strict=True)
-    return _Struct({str(name.fields.get("value")): _value(value, below) for name, value in pairs})
 
 
 def _updated(expression: Node, below: Mapping[int, _Value]) -> _Value:

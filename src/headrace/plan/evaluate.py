@@ -9,16 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, assert_never
 
+from headrace import errors
 from headrace.contracts.expectations import counted, guarded
-from headrace.errors import (
-    ColumnNotFoundError,
-    FeatureUnsupportedError,
-    HeadraceError,
-    QueryFailedError,
-    QueryInvalidError,
-    SourceLocation,
-    did_you_mean,
-)
+from headrace.errors import HeadraceError, SourceLocation, did_you_mean
 from headrace.model.declarations import AppendFlow, TemporaryView
 from headrace.model.names import TableName
 from headrace.model.notes import suggestions
@@ -131,7 +124,7 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
     frame = run_code(lambda: _frame(query, interception, name), interception, name=name, location=location)
     if not isinstance(frame, DataFrame):
         given = "nothing" if frame is None else f"a {type(frame).__name__}"
-        raise QueryInvalidError(
+        raise errors.QueryInvalidError(
             f"the query of `{name}` returns {given}, not a DataFrame",
             location=return_location(location),
             remedies=[
@@ -172,7 +165,7 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
     match query:
         case PythonQuery():
             if needed := required_parameters(query.function):
-                raise QueryInvalidError(
+                raise errors.QueryInvalidError(
                     f"the query of `{name}` has parameters without a default: {', '.join(needed)}",
                     location=query.location,
                     remedies=["give each parameter a default; in a loop: def query(item=item)"],
@@ -219,7 +212,7 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
 
     place = innermost(error.__traceback__, root) or location
     if _lacks_schema(error):
-        return FeatureUnsupportedError(
+        return errors.FeatureUnsupportedError(
             f"the query of `{name}` calls from_json without a schema, which only Databricks infers",
             location=place,
             remedies=SCHEMA_REMEDIES,
@@ -255,7 +248,7 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     if (client := _NO_CLIENT.search(text)) is not None and client[1] in ("s3", "s3a"):
         remedies = [S3_CLIENT]
     summary, *rest = text.splitlines()
-    return QueryFailedError(
+    return errors.QueryFailedError(
         f"the query of `{name}` failed: {summary}",
         location=place,
         facts=[*[*facts, *(line for line in rest if line.strip())][:12], *of_ansi],
@@ -270,7 +263,9 @@ def _lacks_schema(error: Exception) -> bool:
     return condition.startswith("INVALID_SCHEMA") and re.search(r"\bNULL\b", str(error)) is not None
 
 
-def missing_column(error: Any, name: str, location: SourceLocation, root: Path) -> ColumnNotFoundError | None:
+def missing_column(
+    error: Any, name: str, location: SourceLocation, root: Path
+) -> errors.ColumnNotFoundError | None:
     """The error for a column that Spark cannot resolve; ``None`` if it has failed for another reason."""
     condition = str(error.getCondition())
     if not condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):
@@ -286,7 +281,7 @@ def missing_column(error: Any, name: str, location: SourceLocation, root: Path) 
         )
     near = difflib.get_close_matches(parts[-1].lower(), [one.lower() for one in known], n=1) if parts else []
     meant = next((one for one in known if [one.lower()] == near), None)
-    return ColumnNotFoundError(
+    return errors.ColumnNotFoundError(
         f"the query of `{name}` uses the column `{column}`, which does not exist",
         location=location if location.column else pinpoint(location, column, root),
         facts=[f"similar columns: {', '.join(known)}"] if known and meant is None else [],
@@ -295,9 +290,9 @@ def missing_column(error: Any, name: str, location: SourceLocation, root: Path) 
     )
 
 
-def no_metadata(name: str, source: str, location: SourceLocation) -> ColumnNotFoundError:
+def no_metadata(name: str, source: str, location: SourceLocation) -> errors.ColumnNotFoundError:
     """The error for the hidden column of files, in a stream that does not have it."""
-    return ColumnNotFoundError(
+    return errors.ColumnNotFoundError(
         f"the query of `{name}` uses the column `{METADATA}`, which {source} does not have",
         location=location,
         facts=["streams of files have this column; streams of Delta tables have it on Databricks only"],
@@ -369,7 +364,7 @@ def session_settings(
                 with suspended():
                     session.conf.set(key, value)
             except PySparkException as error:
-                raise QueryFailedError(
+                raise errors.QueryFailedError(
                     f"Spark refuses the setting {key} of `{name}`: {shortened(str(error))}",
                     location=argument_location(location, "spark_conf", key),
                     remedies=[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import SourceLocation
 from headrace.model.changes import ChosenColumns
@@ -25,11 +25,13 @@ from headrace.model.names import TableName
 from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
-from headrace.plan.strategies import Refreshing
 from headrace.sinks.target import describe_sink
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
 from headrace.storage.locate import locate
+
+if TYPE_CHECKING:
+    from headrace.plan.strategies import Refreshing
 
 WIDTH = 100
 _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": "="}

@@ -7,15 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import (
-    FlowKindsDifferError,
-    HeadraceError,
-    OptionUnknownError,
-    OptionUnsupportedError,
-    PropertyForbiddenError,
-    SourceLocation,
-    StreamingUnsupportedError,
-)
+from headrace import errors
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import (
     AppendFlow,
     Declarations,
@@ -91,7 +84,7 @@ def _with_groups(
         )
     others = [one for one in declarations.streaming_flows if one.target == table.name and one is not flow]
     if others:
-        raise FlowKindsDifferError(
+        raise errors.FlowKindsDifferError(
             f"the flow `{flow.name}` keeps one row for each group in `{table.name.short}`; "
             "other flows write it too",
             location=flow.location,
@@ -152,7 +145,7 @@ def _not_returned(flow: AppendFlow, column: str) -> HeadraceError:
 
 
 def _unsupported(flow: StreamingFlow, reason: str, *remedies: str) -> HeadraceError:
-    return StreamingUnsupportedError(
+    return errors.StreamingUnsupportedError(
         f"`{flow.name}` aggregates a stream without a watermark, and its table cannot have one row for each "
         f"group: {reason}",
         location=flow.location,
@@ -187,7 +180,7 @@ def find_wrong_settings(
             given += [(key, value, str(declared.name), declared.location) for key, value in held]
     for key, _, name, location in given:
         if reason := FORBIDDEN.get(key.replace(PROPERTY_DEFAULTS, "delta.", 1)):
-            yield PropertyForbiddenError(
+            yield errors.PropertyForbiddenError(
                 f"`{key}` gives tables a property which is not allowed",
                 location=_setting_location(location, key),
                 facts=(reason,),
@@ -201,7 +194,7 @@ def find_wrong_settings(
     entries = _entries(jvm)
     for key, value, name, location in listed:
         if key == _STATISTICS and str(value).strip().lower() == "false":
-            yield OptionUnsupportedError(
+            yield errors.OptionUnsupportedError(
                 f"`{name}` sets `{key}` = false, which is not allowed",
                 location=_setting_location(location, key),
                 facts=("`headrace verify` proves the rows of a batch by the statistics of its files",),
@@ -212,7 +205,7 @@ def find_wrong_settings(
             continue
         known = [entry.key() for entry in jvm.java.util.ArrayList(entries.listAllEntries())]
         if near := difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE):
-            yield OptionUnknownError(
+            yield errors.OptionUnknownError(
                 f"Unknown Spark setting `{key}`",
                 location=_setting_location(location, key),
                 remedies=(f"did you mean `{near[0]}`?",),

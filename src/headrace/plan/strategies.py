@@ -9,12 +9,13 @@ from typing import Any
 
 from headrace.increments.increment import Code, NotIncrementalError, Strategy
 from headrace.increments.merged import check_mergeable
-from headrace.increments.query import ViewQuery, delta_folder, read_query
+from headrace.increments.query import ViewQuery, delta_folder, file_index, read_query
 from headrace.increments.shape import check_query, find_keys, is_linear, no_keys
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
 from headrace.plan.logical import LogicalPlan
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.syntax.sql import items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,27 +65,24 @@ class ViewStrategies:
         query = read_query(self.session, self.plan.java_plan, self._folder)
         check_query(query)
         if self.varies:
-            raise NotIncrementalError(
-                "EXPRESSION_NOT_DETERMINISTIC", f"its query {' and '.join(self.varies)}"
-            )
-        found: list[Strategy] = []
-        if all(is_linear(query.root, one) for one in query.tables):
-            found.append("append")
-        if _is_mergeable(query):
-            found.append("merge")
-        if find_keys(query, tuple(query.tables)):
-            found.append("keys")
-        if not found:
+            text = f"its query {' and '.join(self.varies)}"
+            raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", text)
+        possible: dict[Strategy, bool] = {
+            "append": all(is_linear(query.root, one) for one in query.tables),
+            "merge": _is_mergeable(query),
+            "keys": bool(find_keys(query, tuple(query.tables))),
+        }
+        if not any(possible.values()):
             raise no_keys()
-        return found
+        return [one for one, is_possible in possible.items() if is_possible]
 
     def _folder(self, relation: Any) -> str | None:
-        folder = delta_folder(self.session, relation)
-        if folder is None:
-            paths = relation.relation().location().rootPaths()
-            folder = None if paths.isEmpty() else str(paths.head().toString())
-            return folder if folder is not None and self.name_of(folder) is not None else None
-        return folder
+        if (folder := delta_folder(self.session, relation)) is not None:
+            return folder
+        # An empty table that stands for one of the pipeline.
+        index = file_index(self.session, relation)
+        paths = () if index is None else (str(one.toString()) for one in items(index.rootPaths()))
+        return next((one for one in paths if self.name_of(one) is not None), None)
 
 
 def _is_mergeable(query: ViewQuery) -> bool:

@@ -11,18 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace import errors
 from headrace.contracts.schema_types import FOLDER, load_schema_file, render_schema
 from headrace.declare.spec import load_project
-from headrace.errors import (
-    ColumnInvalidError,
-    ColumnNotFoundError,
-    CommandLineError,
-    HeadraceError,
-    IngestChangedError,
-    IngestTableTakenError,
-    SchemaNotInferredError,
-    did_you_mean,
-)
+from headrace.errors import HeadraceError, did_you_mean
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
@@ -212,7 +204,7 @@ def check_tables(topics: Iterable[IngestedTopic]) -> None:
         for table in one.tables:
             other = owners.setdefault(table, one.topic)
             if other != one.topic:
-                raise CommandLineError(
+                raise errors.CommandLineError(
                     f"the topics {other} and {one.topic} have the same table {table}",
                     facts=["nothing was written"],
                     remedies=[f"ingest one of them alone:   headrace ingest {one.topic} --table {table}_2"],
@@ -225,7 +217,7 @@ def table_name(topic: str, pattern: str) -> str:
     name = pattern.replace("{topic}", re.sub(r"[-.]", "_", topic))
     parts = name.split(".")
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
-        raise CommandLineError(
+        raise errors.CommandLineError(
             f"`{name}` is not a valid table name",
             facts=["a name has letters, digits and `_`; a schema can precede it, as in bronze.orders"],
             remedies=["use --table NAME, in which {topic} stands for the topic: --table 'raw_{topic}'"],
@@ -243,7 +235,7 @@ def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> Ingest
     )
     before = None if request.trial else folder.load(wanted.table)
     if before is None and wanted.mode == "append" and (wanted.keys or wanted.sequence_by):
-        raise CommandLineError(
+        raise errors.CommandLineError(
             "--keys and --sequence-by need --mode upsert or --mode cdc",
             remedies=["see the options:   headrace ingest --help"],
             params={"command": "headrace ingest"},
@@ -254,7 +246,7 @@ def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> Ingest
     if changed := [name for name, value in given.items() if getattr(before, name) != value]:
         name = changed[0]
         option = "the topic" if name == "topic" else f"--{name.replace('_', '-')}"
-        raise IngestChangedError(
+        raise errors.IngestChangedError(
             f"the table {wanted.table} was made with other options: {option} was "
             f"{_shown(getattr(before, name))}, and is now {_shown(getattr(wanted, name))}",
             facts=["nothing was read or written"],
@@ -297,7 +289,7 @@ def _check_free(
     for table in ingested.tables:
         path = settings.storage.table(TableName.parse(table, settings.database))
         if is_table(path):
-            raise IngestTableTakenError(
+            raise errors.IngestTableTakenError(
                 f"the table {table} exists, and was not made by headrace ingest",
                 facts=[str(path), "nothing was read or written"],
                 remedies=[
@@ -323,7 +315,7 @@ def _with_keys(ingested: IngestedTopic, sample: TopicSample) -> IngestedTopic:
         problem = f"have a key that is not UTF-8 text ({sample.binary_keys:,} of {sample.records:,} records)"
     if problem is None:
         return ingested
-    raise CommandLineError(
+    raise errors.CommandLineError(
         f"the records of {ingested.topic} {problem}",
         facts=["nothing was written"],
         remedies=[
@@ -338,7 +330,7 @@ def _with_keys(ingested: IngestedTopic, sample: TopicSample) -> IngestedTopic:
 def _infer(topic: str, sample: TopicSample, kept: Path) -> InferredSchema:
     try:
         found = compare(topic, sample.inference, kept, str(kept), 0.0)
-    except SchemaNotInferredError as error:
+    except errors.SchemaNotInferredError as error:
         raise error.with_(
             remedies=[
                 f"write the columns of its records into a file:   echo 'id LONG, name STRING' > {topic}.ddl",
@@ -358,7 +350,7 @@ def _load_schema(file: Path) -> tuple[tuple[str, str], dict[str, str]]:
         if schema is not None:
             return (file.read_text(encoding="utf-8-sig"), ".json"), dict(field_lines(schema))
     if not file.is_file():
-        raise CommandLineError(
+        raise errors.CommandLineError(
             f"the schema file {file} does not exist",
             remedies=["name a file of columns (.ddl) or of a StructType (.json)"],
             params={"command": "headrace ingest", "path": str(file)},
@@ -371,7 +363,7 @@ def _check_columns(ingested: IngestedTopic, columns: Mapping[str, str]) -> None:
     """Refuse columns that the table will not have, and fields with the names of other columns."""
     own = (*KAFKA_COLUMNS, "_source", *(("_sequence",) if ingested.mode != "append" else ()))
     if taken := [name for name in columns if name.lower() in own]:
-        raise ColumnInvalidError(
+        raise errors.ColumnInvalidError(
             f"the records of {ingested.topic} have a field `{taken[0]}`, a name that ingest needs itself",
             remedies=["write a pipeline that renames the field:   headrace init"],
             params={"column": taken[0], "topic": ingested.topic},
@@ -387,7 +379,7 @@ def _check_columns(ingested: IngestedTopic, columns: Mapping[str, str]) -> None:
         known = payload if option == "--keys" else [*payload, *KAFKA_COLUMNS]
         for name in names:
             if name not in known:
-                raise ColumnNotFoundError(
+                raise errors.ColumnNotFoundError(
                     f"{option}: the records of {ingested.topic} have no field `{name}`",
                     facts=[f"their fields: {', '.join(payload)}"],
                     remedies=did_you_mean(name, known, "use one of these fields"),

@@ -40,7 +40,7 @@ from headrace.run.readiness import inputs_of
 from headrace.run.survey import FlowSurveyor, check_tombstones, is_drained
 from headrace.run.targets import target_reader
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
+from headrace.sinks.delta.replace import lacks_quarantine
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.registry import load_source
 from headrace.sources.requests import Asking, Systems
@@ -49,6 +49,7 @@ from headrace.state.facts import Continue
 from headrace.state.lease import is_free
 from headrace.state.opening import decide
 from headrace.storage.location import Location
+from headrace.storage.refreshes import last_refresh
 from headrace.storage.table_log import commit_mark
 
 _LOG = logging.getLogger(__name__)
@@ -242,15 +243,6 @@ def _stub(record: Mapping[str, Any], sinks: Mapping[TableName, Sink | None]) -> 
     )
 
 
-def _brokers(settings: ProjectSettings) -> list[Any]:
-    """The connections of the addresses in files; that of the profile is a part of the digest already."""
-    brokers = settings.brokers
-    found = sorted(
-        (name, sorted(one.settings.items()) if one else []) for name, one in brokers.connections.items()
-    )
-    return [sorted(brokers.targets.items()), found]
-
-
 def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
     """A hash of everything that a plan depends on: settings, files, and declarations."""
     from importlib.metadata import version
@@ -259,13 +251,17 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
     storage = settings.storage.root
     files = frozenset(file for folder in settings.code_folders for file in code_files(folder, storage))
     kafka = {k: v for k, v in settings.kafka.settings.items() if k != "bootstrap.servers"}
+    brokers = settings.brokers
+    found = sorted(
+        (name, sorted(one.settings.items()) if one else []) for name, one in brokers.connections.items()
+    )
     parts: list[Any] = [
         [version(package) for package in ("headrace", "pyspark")],
         [settings.name, settings.profile, str(settings.storage.root), settings.database, settings.catalog],
         sorted(settings.configuration.items()),
         [sorted(settings.tables.targets.items()), sorted(settings.paths.targets.items())],
         sorted(kafka.items()),
-        _brokers(settings),
+        [sorted(brokers.targets.items()), found],
         settings.expectation_nulls,
         digest_code(settings.code_folders, settings.storage.root),
     ]

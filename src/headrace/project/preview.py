@@ -12,18 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace import errors
 from headrace.contracts.changes import without_own_columns
 from headrace.contracts.expectations import accepted, check_columns, count_of, is_passed, with_checks
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
-from headrace.errors import (
-    NOT_COMMITTED,
-    DatasetUnknownError,
-    HeadraceError,
-    ReadConditionInvalidError,
-    SourceUnsupportedError,
-    did_you_mean,
-)
+from headrace.errors import NOT_COMMITTED, HeadraceError, did_you_mean
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE, UPSERT
 from headrace.model.declarations import (
     AutoCdcFlow,
@@ -112,7 +106,7 @@ def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Declared, ...]]:
         if planned.flow.name.casefold() == name.casefold():
             return planned.flow.name, (planned.flow,)
     known = [dataset.name.short for dataset in plan.datasets] + [one.flow.name for one in plan.flows]
-    raise DatasetUnknownError(
+    raise errors.DatasetUnknownError(
         f"the pipeline {plan.project.name} declares no dataset or flow `{name}`",
         remedies=did_you_mean(name, known, "list its datasets:   headrace plan"),
         params={"dataset": name},
@@ -235,7 +229,7 @@ def _filtered(frame: DataFrame, where: str | None, label: str, own: Sequence[str
             raise unknown_column(
                 name.replace("`", ""), list(paths(frame.drop(*own).schema.jsonValue())), label, where
             ) from error
-        raise ReadConditionInvalidError(
+        raise errors.ReadConditionInvalidError(
             f"the condition `{where}` cannot be evaluated",
             facts=tuple(shortened(str(error)).splitlines()[:3]),
             remedies=("see the options:   headrace preview --help",),
@@ -322,7 +316,7 @@ class PreviewReader:
             query = self._snapshot(query, snapshots)
         frame = evaluate(self._session, query, self._plan, mode)
         if frame.isStreaming:
-            raise SourceUnsupportedError(
+            raise errors.SourceUnsupportedError(
                 f"`{query.name}` reads a stream that was built outside of its function",
                 location=query.location,
                 facts=["a preview can replace only the reads inside of query functions"],

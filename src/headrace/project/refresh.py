@@ -6,12 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.errors import (
-    FullRefreshNotAllowedError,
-    HeadraceError,
-    RefreshLosesDataError,
-    UpstreamMissingError,
-)
+from headrace import errors
+from headrace.errors import HeadraceError
 from headrace.model.declarations import AutoCdcFlow, MaterializedView, StreamingTable, snapshots_of
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
@@ -120,7 +116,7 @@ class RefreshPlan:
             remedies = [f"restore the source, or remove the declaration of {flow}"]
         elif restores := [one.restore for one in lost if one.restore is not None]:
             remedies = [f"{restores[0]}, then:   {again}", f"or {remedies[0]}"]
-        raise RefreshLosesDataError(
+        raise errors.RefreshLosesDataError(
             f"a full refresh of {', '.join(names)} would remove rows that cannot be read again",
             facts=(*(f"{one.dataset.short}: {one.text}" for one in lost), "nothing was changed"),
             remedies=remedies,
@@ -174,7 +170,7 @@ def plan_refresh(
             survey = surveyor.survey(Remedies(reset=frozenset([flow.name])))
             assert survey is not None
             gone += _gone(flow.target, survey, storage.ledger(flow.target, flow.name))
-        except UpstreamMissingError as error:
+        except errors.UpstreamMissingError as error:
             missing = [one for one in tables_read(planned) if not is_table(storage.table(one))]
             if not missing or any(one not in names for one in missing):
                 raise _with_upstream(error, named, missing) from error
@@ -202,8 +198,8 @@ def plan_refresh(
 
 
 def _with_upstream(
-    error: UpstreamMissingError, named: Sequence[TableName], missing: Sequence[TableName]
-) -> UpstreamMissingError:
+    error: errors.UpstreamMissingError, named: Sequence[TableName], missing: Sequence[TableName]
+) -> errors.UpstreamMissingError:
     """The error for a table that cannot be rebuilt, because a table that it reads is missing."""
     if not missing:
         return error
@@ -290,7 +286,7 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
             if name not in named:
                 what, of = f"its reader {name.short}", " and ".join(read)
                 added = [f"{name.short} reads {of} as a stream, and would get the rows twice"]
-            raise FullRefreshNotAllowedError(
+            raise errors.FullRefreshNotAllowedError(
                 f"{of} cannot be rebuilt: {what} has the table property {_ALLOWED} = false",
                 location=argument_location(kept[name].location, "table_properties", _ALLOWED),
                 facts=(*added, "nothing was changed"),

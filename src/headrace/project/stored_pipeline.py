@@ -8,14 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import (
-    RUN_FIRST,
-    ArgumentInvalidError,
-    HeadraceError,
-    PinInvalidError,
-    StorageUnwritableError,
-    did_you_mean,
-)
+from headrace import errors
+from headrace.errors import RUN_FIRST, HeadraceError, did_you_mean
 from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.holders import Pin, add_pin, load_pins, remove_pins
 from headrace.model.names import TableName
@@ -71,7 +65,7 @@ class StoredPipeline:
         from headrace.verify.stored import LOCAL, S3Buckets
 
         if require is not None and require not in GRADES:
-            raise ArgumentInvalidError(
+            raise errors.ArgumentInvalidError(
                 f"verify: require={require!r} is not one of {', '.join(GRADES)}",
                 remedies=did_you_mean(require, GRADES),
                 params={"argument": "require", "value": require},
@@ -208,7 +202,7 @@ class StoredPipeline:
         try:
             yield
         except HeadraceError as error:
-            is_storage = isinstance(error, StorageUnwritableError)
+            is_storage = isinstance(error, errors.StorageUnwritableError)
             located = error.with_location(self.settings.places.get("storage") if is_storage else None)
             raise self.settings.redactor.error(located) from error.__cause__
 
@@ -271,6 +265,8 @@ class Pins:
         return find_dataset(table, self.settings)
 
 
-def _invalid_pin(name: TableName, problem: str, fact: str, remedy: str, **params: object) -> PinInvalidError:
+def _invalid_pin(
+    name: TableName, problem: str, fact: str, remedy: str, **params: object
+) -> errors.PinInvalidError:
     found = {"table": str(name), **params}
-    return PinInvalidError(problem, facts=(fact,), remedies=(remedy,), params=found)
+    return errors.PinInvalidError(problem, facts=(fact,), remedies=(remedy,), params=found)

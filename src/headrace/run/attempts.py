@@ -8,17 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.errors import (
-    CheckpointCorruptError,
-    CheckpointLostError,
-    FlowFailedError,
-    HeadraceError,
-    StorageAccessError,
-    StorageUnreadableError,
-    StorageUnwritableError,
-    TableLostError,
-    UpstreamMissingError,
-)
+from headrace import errors
+from headrace.errors import HeadraceError
 from headrace.model.event_forms import Emitter
 from headrace.model.events import LookFailed
 from headrace.run.reporting import FlowReports, FlowResult
@@ -36,11 +27,11 @@ _LONGEST_WAIT_S = 30.0
 _STABLE_S = 60.0
 """A query that ran for so long had recovered from the error before."""
 _STORAGE_AWAY = (
-    TableLostError,
-    UpstreamMissingError,
-    CheckpointLostError,
-    CheckpointCorruptError,
-    StorageAccessError,
+    errors.TableLostError,
+    errors.UpstreamMissingError,
+    errors.CheckpointLostError,
+    errors.CheckpointCorruptError,
+    errors.StorageAccessError,
 )
 """Errors that a flow meets while it runs if the disk or the bucket of the storage is away for a moment."""
 _LOG = logging.getLogger(__name__)
@@ -72,7 +63,9 @@ def run_attempts(
         except HeadraceError as error:
             # A terminal error would come again at the next start, so it is reported at a stop, too. But an
             # abort ends queries in the middle of a batch, and their failure then says nothing.
-            if stop.requested and (error.transient or (stop.aborted and isinstance(error, FlowFailedError))):
+            if stop.requested and (
+                error.transient or (stop.aborted and isinstance(error, errors.FlowFailedError))
+            ):
                 _LOG.info("flow %s: it was stopped, and then failed: %s", planned.flow.name, error.headline)
                 return reports.finished(planned, "stopped", progress)
             # An idle flow commits no batch; that it ran for long enough counts as well.
@@ -80,9 +73,9 @@ def run_attempts(
                 attempt = missing = 0
             attempt += 1
             is_away = runner.was_opened and isinstance(error, _STORAGE_AWAY)
-            is_refused = is_away and isinstance(error, StorageAccessError)
+            is_refused = is_away and isinstance(error, errors.StorageAccessError)
             # Neither error can mean that a table or a checkpoint is lost.
-            waits = limit is None and (is_refused or isinstance(error, StorageUnwritableError))
+            waits = limit is None and (is_refused or isinstance(error, errors.StorageUnwritableError))
             missing = missing + 1 if is_away and not waits else 0
             ends = missing >= TRIGGERED_ATTEMPTS or (limit is not None and attempt >= limit)
             if ends or not (error.transient or is_away or waits):
@@ -96,12 +89,12 @@ def run_attempts(
             return reports.finished(planned, outcome, progress)
 
 
-def _unreadable(error: HeadraceError) -> StorageUnreadableError:
+def _unreadable(error: HeadraceError) -> errors.StorageUnreadableError:
     """The error of an attempt that did not find a table or checkpoint which the flow has used before."""
     problem = "lacks a table or a checkpoint of the flow"
-    if isinstance(error, StorageAccessError):
+    if isinstance(error, errors.StorageAccessError):
         problem = "cannot be read"
-    return StorageUnreadableError(
+    return errors.StorageUnreadableError(
         f"the storage {problem}: {error.summary}",
         location=error.location,
         facts=error.facts,
@@ -187,10 +180,10 @@ class Looks:
 def _storage_error(what: str, error: Exception) -> HeadraceError | None:
     """The error of a look, if the storage is its reason."""
     if not isinstance(error, HeadraceError):
-        return StorageUnreadableError(
+        return errors.StorageUnreadableError(
             f"the storage could not be read: {what}",
             facts=(f"the system's error: {error}",),
             remedies=("headrace doctor",),
             params={"what": what},
         )
-    return error if error.transient or isinstance(error, StorageUnwritableError) else None
+    return error if error.transient or isinstance(error, errors.StorageUnwritableError) else None

@@ -166,7 +166,11 @@ class BatchFunction:
         reach("after-commit", flow, number)
         self.ranges.committed()
         if committed is None:
-            self._replay(rows, stamp)
+            self.ranges.check_replay(stamp)
+            if self.planned.stateful:
+                self.ranges.check_same_rows(stamp.batch)
+                # The batch's watermark, which closes windows and drops late rows, comes from its rows.
+                rows.write.format("noop").mode("overwrite").save()
         self.reporter.ended(stamp, committed, time.monotonic() - started_s)
         self.committed()
         reach("after-batch", flow, number)
@@ -231,14 +235,6 @@ class BatchFunction:
         reach("before-commit", flow, stamp.batch)
         self.lease.check(flow)
         return writer.commit(self.ranges.finish(stamp.ranges))
-
-    def _replay(self, rows: DataFrame, stamp: BatchStamp) -> None:
-        """Check a batch that the target holds; a query with state computes it again."""
-        self.ranges.check_replay(stamp)
-        if self.planned.stateful:
-            self.ranges.check_same_rows(stamp.batch)
-            # The batch's watermark, which closes windows and drops late rows, comes from its rows.
-            rows.write.format("noop").mode("overwrite").save()
 
 
 def check_gate(flow: str, stop: StopSignal, lease: Lease) -> None:

@@ -10,27 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+from headrace import errors
 from headrace.contracts.expectations import FAILED
-from headrace.errors import (
-    NOT_COMMITTED,
-    ONE_PROCESS,
-    ConstraintViolatedError,
-    DriverLostError,
-    ExpectationFailedError,
-    FlowFailedError,
-    FlowInterruptedError,
-    HeadraceError,
-    LeaseLostError,
-    LogUnreadableError,
-    OutOfMemoryError,
-    QueryFailedError,
-    RecordUnparseableError,
-    RefusedError,
-    StateChangedError,
-    StorageUnreadableError,
-    StorageUnwritableError,
-    text_of,
-)
+from headrace.errors import NOT_COMMITTED, ONE_PROCESS, HeadraceError, text_of
 from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
@@ -131,7 +113,7 @@ class Failures:
         one."""
         coded = (one for one in (carried, failure) if isinstance(one, HeadraceError))
         error = next(coded, None) or self._explain(failure, carried, declared, reading, expectations)
-        if isinstance(error, RefusedError):
+        if isinstance(error, errors.RefusedError):
             error = error.with_location(declared.location)
         # Tables and events keep the texts of exceptions.
         error = error if self.settings is None else self.settings.redactor.error(error)
@@ -193,7 +175,7 @@ class Failures:
             summary, place = f"{name} failed: {own.function}() raised {own.exception}", own.location
             facts[:1] = [_unchanged(declared)]
             correct = [f"correct {place}, then run again:   headrace run"]
-        return FlowFailedError(
+        return errors.FlowFailedError(
             summary,
             location=place,
             facts=(*facts, *failed.logged),
@@ -201,7 +183,7 @@ class Failures:
             params=failed.params,
         )
 
-    def _find_damage(self, text: str, declared: Declared) -> LogUnreadableError | None:
+    def _find_damage(self, text: str, declared: Declared) -> errors.LogUnreadableError | None:
         """The error for a damaged log of a table that the flow writes or reads, if a failure is about one."""
         if self.settings is None or _OF_LOG.search(text) is None:
             return None
@@ -214,7 +196,9 @@ class Failures:
 
 def _unreadable(failed: FailedQuery, declared: Declared, fact: str) -> HeadraceError:
     facts = (fact, _unchanged(declared))
-    return failed.error(StorageUnreadableError, "the storage could not be read", facts, "headrace doctor")
+    return failed.error(
+        errors.StorageUnreadableError, "the storage could not be read", facts, "headrace doctor"
+    )
 
 
 def _is_driver_lost(error: BaseException | None) -> bool:
@@ -230,13 +214,13 @@ def _modules(error: BaseException) -> list[str]:
     return [str(frame.f_globals.get("__name__")) for frame, _ in frames][::-1]
 
 
-def _failed_in_view(text: str, declared: Declared) -> ExpectationFailedError | None:
+def _failed_in_view(text: str, declared: Declared) -> errors.ExpectationFailedError | None:
     """The error for a row that fails an expectation of a temporary view, which the query itself raises."""
     found = _FAILED_IN_VIEW.search(text)
     if found is None:
         return None
     expectation = json.loads(found[1])
-    return ExpectationFailedError(
+    return errors.ExpectationFailedError(
         f"{declared.name}: a row of a temporary view that it reads fails the expectation `{expectation}`",
         location=declared.location,
         facts=(found[2][:_MESSAGE], NOT_COMMITTED),
@@ -248,12 +232,12 @@ def _failed_in_view(text: str, declared: Declared) -> ExpectationFailedError | N
     )
 
 
-def _malformed(text: str, declared: Declared, reading: Reading | None) -> RecordUnparseableError:
+def _malformed(text: str, declared: Declared, reading: Reading | None) -> errors.RecordUnparseableError:
     """The error for a record that Spark's own parser cannot parse; Spark does not report which record."""
     name = _label(declared)
     found = re.search(r"Malformed records are detected in record parsing: (.*?)\.?\n", text)
     excerpt = found[1] if found is not None else ""
-    return RecordUnparseableError(
+    return errors.RecordUnparseableError(
         f"{name}: a record does not match a schema in the query",
         location=declared.location,
         facts=(
@@ -283,9 +267,9 @@ def _unchanged(declared: Declared) -> str:
             assert_never(declared)
 
 
-def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
+def driver_lost(facts: Sequence[str] = ()) -> errors.DriverLostError:
     """The error for a JVM of Spark that has ended."""
-    return DriverLostError(
+    return errors.DriverLostError(
         "the JVM of Spark has ended",
         facts=("batches that were not committed were not written", *facts),
         remedies=(
@@ -302,7 +286,7 @@ def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> 
         return state_changed(declared, mismatch, (NOT_COMMITTED, *failed.logged))
     if re.search(r"No space left on device|Disk quota exceeded", text):
         return failed.error(
-            StorageUnwritableError,
+            errors.StorageUnwritableError,
             "no space is left on the disk of the storage, or on that of Spark's temporary files",
             (*_disk_facts(failed.settings), NOT_COMMITTED),
             "free space on the disk, then start again:   headrace run",
@@ -317,19 +301,19 @@ def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> 
         return _violation(failed, declared, violated, reading)
     if (driver := find_missing(failed.cause, failed.location)) is not None:
         problem, remedies = driver
-        return failed.error(FlowFailedError, problem, (_unchanged(declared),), *remedies)
+        return failed.error(errors.FlowFailedError, problem, (_unchanged(declared),), *remedies)
     if (missing := _NO_MODULE.search(text)) is not None:
         return _module_missing(failed, declared, missing[1])
     if "java.lang.OutOfMemoryError" in text or "SparkOutOfMemoryError" in text:
         return failed.error(
-            OutOfMemoryError,
+            errors.OutOfMemoryError,
             "the heap of Spark's JVM is too small",
             (failed.cause,),
             "give the JVM more memory: `runtime: {memory: 4g}` in headrace.yml",
             "or make the batches smaller: `maxOffsetsPerTrigger` or `maxFilesPerTrigger` of the source",
         )
     if _TAKEN_OVER.search(text):
-        return LeaseLostError(
+        return errors.LeaseLostError(
             f"another process has taken over flow {failed.name} while this process did not respond",
             facts=(
                 "the checkpoint has a batch of the other process; this process has written nothing since",
@@ -340,7 +324,7 @@ def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> 
     if of_sources:
         return of_sources[0]
     if _TRANSIENT.search(text):
-        return FlowInterruptedError(
+        return errors.FlowInterruptedError(
             f"{failed.name} was interrupted: {failed.cause[:_CAUSE]}",
             location=failed.location,
             facts=(failed.cause, *failed.logged),
@@ -364,7 +348,7 @@ def _violation(
         # Its coordinates are before it, or in it.
         facts = [f"the row: {reading.row}", f"it is in batch {reading.batch}"]
     return failed.error(
-        ConstraintViolatedError,
+        errors.ConstraintViolatedError,
         problem,
         (*facts, _unchanged(declared)),
         "correct the row at its source or in the query, then run again:   headrace run",
@@ -388,7 +372,7 @@ def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> Headr
         ]
     problem = f"a function imports the module `{name}`, which the worker does not have"
     # No record is at fault, so this is not the error of a query that fails on one.
-    return failed.error(QueryFailedError, problem, (_unchanged(declared),), *remedies, module=name)
+    return failed.error(errors.QueryFailedError, problem, (_unchanged(declared),), *remedies, module=name)
 
 
 def violated_condition(text: str) -> str | None:
@@ -426,9 +410,11 @@ def _disk_facts(settings: ProjectSettings | None) -> tuple[str, ...]:
     return (f"storage: {root}", *root.full().facts)
 
 
-def state_changed(flow: StreamingFlow, mismatch: StateMismatch, facts: Sequence[str]) -> StateChangedError:
+def state_changed(
+    flow: StreamingFlow, mismatch: StateMismatch, facts: Sequence[str]
+) -> errors.StateChangedError:
     """The error for a query that the state of its checkpoint does not fit."""
-    return StateChangedError(
+    return errors.StateChangedError(
         f"flow {flow.name}: its query has changed, and the state in its checkpoint does not fit it",
         location=return_location(flow.location),
         facts=(*mismatch.lines(), *facts),

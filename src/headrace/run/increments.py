@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import RefreshNotIncrementalError
@@ -22,15 +22,16 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import NoPositionsError
 from headrace.sinks.delta.increment import ViewIncrement
-from headrace.sinks.delta.replace import newest_refresh, refresh_seconds
 from headrace.sinks.target import Committed, RefreshStamp
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
+from headrace.storage.refreshes import newest_refresh, refresh_seconds
 from headrace.storage.table_log import commit_mark, readable_versions
 
 _MOST_KEYS = 500_000
-_WHOLE_ANYWAY: frozenset[Code] = frozenset({"QUERY_FINGERPRINT_CHANGED", "ROWS_ERASED"})
+_FIRST: Code = "FIRST_REFRESH"
+_WHOLE_ANYWAY: frozenset[Code] = frozenset({_FIRST, "QUERY_FINGERPRINT_CHANGED", "ROWS_ERASED"})
 _SETTINGS = (
     *("session.timeZone", "ansi.enabled", "caseSensitive", "timestampType"),
     *("decimalOperations.allowPrecisionLoss", "mapKeyDedupPolicy", "legacy.timeParserPolicy"),
@@ -38,19 +39,11 @@ _SETTINGS = (
 """Settings of `spark.sql` with which a query gives other rows."""
 
 
-class FirstRefreshError(NotIncrementalError):
-    """The view has no refresh that an increment can follow."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__("CHANGE_SET_MISSING", text)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
     """What an attempt at an increment has come to. `committed`: the increment; ``None`` if the whole view is
     to be computed. `frame` and `stamp`: the query for that, and what it then sees. `reason`: why there is no
-    increment. `code`: the reason as the events of Databricks name it. `facts`: the numbers of changed, added
-    and removed rows, and the bytes of the change."""
+    increment. `code`: the reason as the events of Databricks name it. `change`: as `ViewRefreshed` has it."""
 
     strategy: Strategy
     frame: DataFrame
@@ -58,7 +51,7 @@ class Attempt:
     committed: Committed | None = None
     code: Code | None = None
     reason: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    change: Mapping[str, int] | None = None
 
 
 @dataclass(kw_only=True)
@@ -82,7 +75,7 @@ class ViewIncrements:
             return full
         try:
             if self.view.refresh_policy == "auto":
-                check_large(seconds)
+                check_large(seconds, lambda: self._input_bytes(session, stamp))
             if self.view.expectations:
                 raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
             query = read_query(session, frame)
@@ -107,6 +100,12 @@ class ViewIncrements:
     def _path(self) -> Location:
         return self.storage.table(self.view.name)
 
+    def _input_bytes(self, session: SparkSession, stamp: RefreshStamp) -> int:
+        tables = {
+            self.storage.table(TableName.parse(name, "default")): one for name, one in stamp.inputs.items()
+        }
+        return sum(bytes_of(session, path, int(one["version"])) for path, one in tables.items())
+
     def _commit(
         self, full: Attempt, leaves: Leaves, begun: ViewIncrement, seconds: Mapping[str, float]
     ) -> Attempt:
@@ -122,33 +121,31 @@ class ViewIncrements:
                 view_bytes=bytes_of(session, self._path, begun.version),
             )
         increment = self._find(leaves, begun, costs)
-        facts: dict[str, Any] = {"strategy": increment.strategy, "changed": leaves.changed_row_count}
-        facts |= {"from": leaves.start, "keys": increment.keys, "groups": increment.groups}
-        facts = {name: value for name, value in facts.items() if value is not None}
+        strategy, change = increment.strategy, {"changed": leaves.changed_row_count}
+        change |= {} if increment.keys is None else {"keys": increment.keys}
 
         def check_removed(count: int) -> None:
             if increment.most_removed is not None and count > increment.most_removed:
                 rejected(f"{count:,} of its {begun.row_count:,} rows are affected")
 
-        stamp = replace(full.stamp, seconds=faded(seconds, increment.strategy))
+        stamp = replace(full.stamp, seconds=faded(seconds, strategy))
         reach("before-commit", self.view.name.short, 0)
         try:
-            committed, facts_of = begun.commit(
-                stamp, increment.added, increment.removed, facts, check_removed
-            )
+            facts = {"strategy": strategy, **change, "from": leaves.start}
+            facts |= {} if increment.groups is None else {"groups": increment.groups}
+            committed, rows = begun.commit(stamp, increment.added, increment.removed, facts, check_removed)
         finally:
             increment.release()
         return replace(
             full,
-            strategy=increment.strategy,
+            strategy=strategy,
             committed=committed,
-            facts={**facts_of, "bytes": leaves.changed_bytes},
+            change={**change, **rows, "bytes": leaves.changed_bytes},
         )
 
     def _full(self, full: Attempt, error: NotIncrementalError) -> Attempt:
         name = self.view.name.short
-        is_new = isinstance(error, FirstRefreshError) or error.code in _WHOLE_ANYWAY
-        if self.view.refresh_policy == "incremental strict" and not is_new:
+        if self.view.refresh_policy == "incremental strict" and error.code not in _WHOLE_ANYWAY:
             raise RefreshNotIncrementalError(
                 f"{name} cannot be refreshed by what has changed: {error}",
                 location=self.view.location,
@@ -220,11 +217,11 @@ def _with_changes(
 ) -> dict[str, InputTable]:
     """The tables with what has changed in them since the last refresh."""
     if last is None:
-        raise FirstRefreshError("its rows are not those of a refresh")
+        raise NotIncrementalError(_FIRST, "its rows are not those of a refresh")
     if last.get("definition") != stamp.definition:
         raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has changed")
     if not last.get("exact"):
-        raise FirstRefreshError("the last refresh did not record exactly what it has read")
+        raise NotIncrementalError(_FIRST, "the last refresh did not record exactly what it has read")
     if last.get("settings") != stamp.settings:
         raise NotIncrementalError("CONFIGURATION_CHANGED", "settings of Spark have changed")
     found, changes = {}, dict[Location, TableChange]()

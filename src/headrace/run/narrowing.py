@@ -10,15 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
+from headrace import errors
 from headrace.contracts.expectations import with_checks
-from headrace.errors import (
-    NOT_COMMITTED,
-    FlowFailedError,
-    HeadraceError,
-    RecordNotUtf8Error,
-    RecordUnparseableError,
-    text_of,
-)
+from headrace.errors import NOT_COMMITTED, HeadraceError, text_of
 from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import session_settings
@@ -39,7 +33,7 @@ _LIMIT_S = 60.0
 """Seconds that the search for one record may take: half a million records need about twenty attempts."""
 MOST_RAISING = 10
 """The maximum number of records of a batch that are left out since the query fails on them."""
-RAISED = (FlowFailedError, RecordUnparseableError, RecordNotUtf8Error)
+RAISED = (errors.FlowFailedError, errors.RecordUnparseableError, errors.RecordNotUtf8Error)
 """The errors that a row can cause in a query."""
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)")
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t^].*\n)+([\w.]+)(?:: ([^\n]*))?")
@@ -92,7 +86,7 @@ class RaisingRecord:
 
 def find_reason(text: str, error: HeadraceError, expectations: Sequence[Expectation] = ()) -> tuple[str, str]:
     """The name and the message of the exception in Spark's message."""
-    if not isinstance(error, FlowFailedError):
+    if not isinstance(error, errors.FlowFailedError):
         return error.code, error.summary
     name, message = _exception_of(text, error)
     raising = find_raising(text, expectations)

@@ -9,15 +9,7 @@ from typing import assert_never
 from headrace.errors import BrokerUnreachableError, HeadraceError, StartInvalidError, UpstreamMissingError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
-from headrace.plan.stages import (
-    Change,
-    OpenTableStage,
-    Plan,
-    PlannedFlow,
-    PlannedRefresh,
-    RefreshViewStage,
-    RunFlowStage,
-)
+from headrace.plan import stages
 from headrace.run.opening import prepare_flow
 from headrace.run.readiness import find_blocked, inputs_of
 from headrace.run.survey import FlowSurveyor
@@ -31,7 +23,7 @@ from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
 
-def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
+def find_refusals(plan: stages.Plan, systems: Systems, read_table: ReadTable) -> stages.Plan:
     """Add the errors of a run to a plan, and remove the changes that the run would then not make. An error
     that only follows from another one is omitted. `systems`: the systems of its sources; flows whose system
     does not answer are not checked."""
@@ -42,13 +34,13 @@ def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
     found = {name: error for name, error in blocked.items() if isinstance(error, HeadraceError)}
     for stage in plan.stages:
         match stage:
-            case RunFlowStage(planned=planned):
+            case stages.RunFlowStage(planned=planned):
                 name, is_open = planned.flow.name, planned.flow.target not in refused
                 error = preflight.refusal(planned) if is_open and name not in found else None
-            case RefreshViewStage(planned=refresh):
+            case stages.RefreshViewStage(planned=refresh):
                 name = refresh.flow.name
                 error = None if name in found else preflight.missing_input(refresh)
-            case OpenTableStage():
+            case stages.OpenTableStage():
                 continue
             case _:
                 assert_never(stage)
@@ -61,7 +53,9 @@ def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
     return replace(plan, changes=changes)
 
 
-def _made(plan: Plan, changes: Sequence[Change], unopened: Set[str], idle: Set[str]) -> tuple[Change, ...]:
+def _made(
+    plan: stages.Plan, changes: Sequence[stages.Change], unopened: Set[str], idle: Set[str]
+) -> tuple[stages.Change, ...]:
     """The changes that a run makes although something is refused. `changes`: the changes that it would make
     if nothing were refused."""
     fed_by: dict[TableName, set[str]] = {}
@@ -79,20 +73,20 @@ def _made(plan: Plan, changes: Sequence[Change], unopened: Set[str], idle: Set[s
 class PreflightCheck:
     """Calls the checks of each flow and view, for a plan."""
 
-    def __init__(self, plan: Plan, systems: Systems, read_table: ReadTable) -> None:
+    def __init__(self, plan: stages.Plan, systems: Systems, read_table: ReadTable) -> None:
         self._plan = plan
         self._systems = replace(systems, read_table=self._read_opened)
         self._read_table = read_table
-        self._opened: dict[Location, OpenTableStage] = {}
+        self._opened: dict[Location, stages.OpenTableStage] = {}
         self._moving: set[str] = set()
         for stage in plan.stages:
             match stage:
-                case OpenTableStage(table=table):
+                case stages.OpenTableStage(table=table):
                     self._opened[plan.project.storage.table(table.name)] = stage
                     self._moving.add(str(table.name))
-                case RefreshViewStage(view=view):
+                case stages.RefreshViewStage(view=view):
                     self._moving.add(str(view.name))
-                case RunFlowStage():
+                case stages.RunFlowStage():
                     pass
                 case _:
                     assert_never(stage)
@@ -108,7 +102,7 @@ class PreflightCheck:
                 refused[name] = refusal
         return refused
 
-    def refusal(self, planned: PlannedFlow) -> HeadraceError | None:
+    def refusal(self, planned: stages.PlannedFlow) -> HeadraceError | None:
         """The error with which a run would not start the flow; ``None`` if it would, or if the broker does
         not answer."""
         try:
@@ -131,7 +125,7 @@ class PreflightCheck:
             return error
         return None
 
-    def missing_input(self, planned: PlannedRefresh) -> HeadraceError | None:
+    def missing_input(self, planned: stages.PlannedRefresh) -> HeadraceError | None:
         """The error of a view that cannot be computed; ``None`` if its inputs exist or the same run creates
         them."""
         for name in inputs_of(planned, self._plan):

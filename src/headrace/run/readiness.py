@@ -9,16 +9,7 @@ from typing import Literal, assert_never
 from headrace.errors import HeadraceError, SourceLocation, UpstreamSchemaStaleError, text_of
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
-from headrace.plan import columns
-from headrace.plan.stages import (
-    OpenTableStage,
-    Plan,
-    PlannedFlow,
-    PlannedRefresh,
-    RefreshViewStage,
-    RunFlowStage,
-    target_of,
-)
+from headrace.plan import columns, stages
 from headrace.plan.stored import load_stored
 from headrace.storage.location import Location
 from headrace.storage.table_log import newest_commits
@@ -93,7 +84,7 @@ def is_written(path: Location) -> bool:
     return commit is not None and commit.version > 0
 
 
-def inputs_of(planned: PlannedRefresh, plan: Plan) -> tuple[TableName, ...]:
+def inputs_of(planned: stages.PlannedRefresh, plan: stages.Plan) -> tuple[TableName, ...]:
     """The tables behind a view's query, also through temporary views."""
     views = {one.view.name: one for one in plan.views}
     found: list[TableName] = []
@@ -135,7 +126,7 @@ class StaleUpstream:
 
 
 def find_blocked(
-    plan: Plan, refused: Mapping[TableName, Exception], unleased: Mapping[str, Exception] | None = None
+    plan: stages.Plan, refused: Mapping[TableName, Exception], unleased: Mapping[str, Exception] | None = None
 ) -> dict[str, Blocked]:
     """Why flows and views cannot be started, by the name of the flow or view.
 
@@ -149,7 +140,7 @@ def find_blocked(
     # A stage comes after the stages of the tables that it reads.
     for stage in plan.stages:
         match stage:
-            case RunFlowStage(planned=planned):
+            case stages.RunFlowStage(planned=planned):
                 flow = planned.flow
                 error: Blocked | None = (
                     (unleased or {}).get(flow.name)
@@ -168,23 +159,23 @@ def find_blocked(
                 found[flow.name] = error
                 if plan.flows_of(flow.target) <= found.keys():
                     unfit = {**_not_opened(plan, flow.target, error), **unfit}
-            case RefreshViewStage(view=view, planned=refresh):
+            case stages.RefreshViewStage(view=view, planned=refresh):
                 name = view.name
                 reads = inputs_of(refresh, plan)
                 error = _error(name.short, name, view.location, reads, refresh.schema, unfit)
                 if error is not None:
                     found[str(name)] = error
                     unfit = {**_not_opened(plan, name, error), **unfit}
-            case OpenTableStage():
+            case stages.OpenTableStage():
                 pass
             case _:
                 assert_never(stage)
     return found
 
 
-def _left_out(plan: Plan) -> dict[TableName, StaleUpstream]:
+def _left_out(plan: stages.Plan) -> dict[TableName, StaleUpstream]:
     """The tables of the pipeline that this plan does not open, and that differ from what they declare."""
-    opened = {target_of(stage) for stage in plan.stages}
+    opened = {stages.target_of(stage) for stage in plan.stages}
     unfit: dict[TableName, StaleUpstream] = {}
     for dataset in plan.datasets:
         if isinstance(dataset, StreamingTable | MaterializedView) and dataset.name not in opened:
@@ -192,7 +183,7 @@ def _left_out(plan: Plan) -> dict[TableName, StaleUpstream]:
     return unfit
 
 
-def _not_opened(plan: Plan, name: TableName, error: Blocked) -> dict[TableName, StaleUpstream]:
+def _not_opened(plan: stages.Plan, name: TableName, error: Blocked) -> dict[TableName, StaleUpstream]:
     if isinstance(error, Skip):
         cause = f"it was skipped: {error.reason}"
     else:
@@ -201,7 +192,7 @@ def _not_opened(plan: Plan, name: TableName, error: Blocked) -> dict[TableName, 
     return {name: replace(one, facts=(cause, *one.facts), remedy=_FIRST) for name, one in found.items()}
 
 
-def reads_of(planned: PlannedFlow) -> tuple[TableName, ...]:
+def reads_of(planned: stages.PlannedFlow) -> tuple[TableName, ...]:
     """The tables that a flow's query reads, streaming or not, also through temporary views."""
     streamed = (source.table for source in planned.sources if source.table is not None)
     return tuple(dict.fromkeys([*streamed, *(read.table for read in planned.reads)]))
@@ -237,7 +228,7 @@ def _refused(name: TableName, error: Exception) -> Skip:
     return Skip(reason=f"it reads {name.short}, which could not be opened ({code})", failed=(name.short,))
 
 
-def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUpstream]:
+def _outdated(plan: stages.Plan, name: TableName, how: str) -> dict[TableName, StaleUpstream]:
     """The table, if it exists and its columns differ from the declared ones."""
     stored, declared = load_stored(plan.project.storage, name), plan.schemas.get(name)
     if stored is None or declared is None:

@@ -11,19 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError
+from headrace.model import events
 from headrace.model.event_forms import Emitter, Event
-from headrace.model.events import (
-    Backlog,
-    BatchCommitted,
-    BatchReplayed,
-    BatchStarted,
-    FlowFailed,
-    FlowFinished,
-    FlowRetrying,
-    FlowSkipped,
-    FlowStarted,
-    LateRowsDropped,
-)
 from headrace.model.ranges import SourceRange
 from headrace.model.table_events import SnapshotSkipped
 from headrace.plan.stages import PlannedFlow
@@ -49,17 +38,17 @@ class LagGauge:
     _record_bytes: Callable[[int], float | None]
     _next_s: float = 0.0
 
-    def measure(self, ranges: tuple[SourceRange, ...]) -> Backlog:
+    def measure(self, ranges: tuple[SourceRange, ...]) -> events.Backlog:
         """The backlog behind the ends of ranges; it is not known if it was measured just before."""
         began = time.monotonic()
         if began < self._next_s:
-            return Backlog()
+            return events.Backlog()
         found = [(one, kind_of(one.kind).lag(one, self._systems, self._checkpoint)) for one in ranges]
         ended = time.monotonic()
         self._next_s = ended + max(_INTERVAL_S, (ended - began) / _SHARE)
         records = [None if lag is None or lag.counts_files else lag.count for _, lag in found]
         sizes = [None if lag is None else self._size(one, lag) for one, lag in found]
-        return Backlog(records=_total(records), size_bytes=_total(sizes))
+        return events.Backlog(records=_total(records), size_bytes=_total(sizes))
 
     def _size(self, one: SourceRange, lag: Lag) -> int | None:
         if lag.size_bytes is not None or not lag.count:
@@ -110,11 +99,13 @@ class BatchReporter:
     planned: PlannedFlow
     reports: FlowReports
     progress: Progress  # the flow's counts so far
-    measure_lag: Callable[[tuple[SourceRange, ...]], Backlog]  # what the sources hold beyond these ranges
+    measure_lag: Callable[
+        [tuple[SourceRange, ...]], events.Backlog
+    ]  # what the sources hold beyond these ranges
     after_batch: Mapping[str, AfterBatch]
 
     def began(self, number: int) -> None:
-        self.reports.report(BatchStarted, self.planned, batch=number)
+        self.reports.report(events.BatchStarted, self.planned, batch=number)
 
     def ended(self, stamp: BatchStamp, committed: Committed | None, duration_s: float) -> None:
         """Report that the target holds a batch. `committed`: its commit; ``None`` for a replayed batch."""
@@ -130,13 +121,13 @@ class BatchReporter:
 
     def _emit_end(self, stamp: BatchStamp, committed: Committed | None, duration_s: float) -> None:
         if committed is None:
-            self.reports.report(BatchReplayed, self.planned, batch=stamp.batch)
+            self.reports.report(events.BatchReplayed, self.planned, batch=stamp.batch)
             return
-        backlog, counts = Backlog(), committed.counts
+        backlog, counts = events.Backlog(), committed.counts
         with logged_only(f"flow {stamp.flow}: the lag after batch {stamp.batch}"):
             backlog = self.measure_lag(stamp.ranges)
         self.reports.report(
-            BatchCommitted,
+            events.BatchCommitted,
             self.planned,
             batch=stamp.batch,
             version=committed.version,
@@ -220,18 +211,18 @@ class FlowReports:
 
     def started(self, planned: PlannedFlow, checkpoint: str) -> None:
         """Report that a flow's query runs."""
-        self.report(FlowStarted, planned, checkpoint=checkpoint)
+        self.report(events.FlowStarted, planned, checkpoint=checkpoint)
 
     def late(self, planned: PlannedFlow, batch: int, rows: int) -> None:
         """Report rows that the query dropped because they were older than its watermark."""
-        self.report(LateRowsDropped, planned, batch=batch, rows=rows)
+        self.report(events.LateRowsDropped, planned, batch=batch, rows=rows)
 
     def snapshot_skipped(self, planned: PlannedFlow, version: str, reason: str) -> None:
         _LOG.warning("flow %s: skipped the snapshot %s: %s", planned.flow.name, version, reason)
         self.report(SnapshotSkipped, planned, snapshot=version, reason=reason)
 
     def retrying(self, planned: PlannedFlow, error: HeadraceError, attempt: int, wait_s: float) -> None:
-        self.report(FlowRetrying, planned, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
+        self.report(events.FlowRetrying, planned, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
 
     def finished(
         self, planned: PlannedFlow, outcome: Outcome, progress: Progress | None = None
@@ -239,7 +230,7 @@ class FlowReports:
         """Report that a flow ended without an error."""
         done = progress or Progress()
         if outcome != "plan again":
-            self.report(FlowFinished, planned, outcome=outcome, rows=done.rows, batches=done.batches)
+            self.report(events.FlowFinished, planned, outcome=outcome, rows=done.rows, batches=done.batches)
         return _result(planned, outcome, done)
 
     def failed(
@@ -247,11 +238,11 @@ class FlowReports:
     ) -> FlowResult:
         # The trace is for the log alone; what a person needs is in the error.
         _LOG.info("flow %s failed", planned.flow.name, exc_info=error)
-        self.report(FlowFailed, planned, error=error.to_dict())
+        self.report(events.FlowFailed, planned, error=error.to_dict())
         return _result(planned, "failed", progress or Progress(), error)
 
     def skipped(self, planned: PlannedFlow, reason: str) -> FlowResult:
-        self.report(FlowSkipped, planned, reason=reason)
+        self.report(events.FlowSkipped, planned, reason=reason)
         return FlowResult(flow=planned.flow.name, outcome="skipped", reason=reason)
 
 

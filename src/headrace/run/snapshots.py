@@ -78,7 +78,10 @@ class SnapshotFeed:
     def records(self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location) -> Iterator[DataFrame]:
         """The change records of the snapshot of a batch."""
         session = batch.sparkSession
-        marker = self._marker(session, stamp, checkpoint)
+        (source,), (read,) = self.planned.sources, stamp.ranges
+        (part,) = kind_of(read.kind).parts(read, source, session, checkpoint) or ()
+        assert isinstance(part, FilePart)
+        marker = load_marker(locate(part.path))
         rows = self._rows.get(version_text(marker.version))
         if rows is None:
             with self.reading(self.planned) as reader:
@@ -124,12 +127,6 @@ class SnapshotFeed:
             return False
         planned = {one["name"].casefold(): one["type"] for one in self.planned.schema["fields"]}
         return any(planned.get(one["name"].casefold()) != one["type"] for one in marker.schema["fields"])
-
-    def _marker(self, session: SparkSession, stamp: BatchStamp, checkpoint: Location) -> SnapshotMarker:
-        (source,), (read,) = self.planned.sources, stamp.ranges
-        (part,) = kind_of(read.kind).parts(read, source, session, checkpoint) or ()
-        assert isinstance(part, FilePart)
-        return load_marker(locate(part.path))
 
     def _check_keys(self, differences: DataFrame, marker: SnapshotMarker) -> None:
         """Compute the differences, and refuse keys that do not identify a row."""

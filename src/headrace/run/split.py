@@ -10,14 +10,10 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any, Final
 
+from headrace import errors
 from headrace.contracts.expectations import RowSplit, read_counts, with_checks
 from headrace.contracts.rejected import REASONS, Rejection, as_rejected
-from headrace.errors import (
-    ExpectationFailedError,
-    MaxRejectedExceededError,
-    RowsNotRepeatableError,
-    SourceLocation,
-)
+from headrace.errors import SourceLocation
 from headrace.model.counts import BadRecordCount, BatchCounts
 from headrace.model.declarations import Expectation, ExpectationCount, Flow, RefreshFlow, RejectionLimit
 from headrace.model.texts import counted
@@ -65,7 +61,7 @@ def check_rejected(
     where = f"at {place}" if place else "in headrace.yml or the declaration"
     failed = [one for one in counts.expectations if one.failed and one.action in ("quarantine", "drop")]
     declared = (one for one in expectations if any(one.name == other.name for other in failed))
-    raise MaxRejectedExceededError(
+    raise errors.MaxRejectedExceededError(
         f"{name}: {count:,} of {counted(records, 'record')} of {what} "
         f"{'is' if count == 1 else 'are'} rejected ({count / records:.1%}), and max_rejected is {limit}",
         location=next((one.location for one in declared), flow.location),
@@ -235,7 +231,7 @@ class BatchSplit:
             coordinates={} if places is None else places.to_json(),
         )
 
-    def _not_repeatable(self, stamp: BatchStamp, first: int, second: int) -> RowsNotRepeatableError:
+    def _not_repeatable(self, stamp: BatchStamp, first: int, second: int) -> errors.RowsNotRepeatableError:
         planned, called = self.planned, self.planned.python_functions
         checks = " or ".join(
             f"`{one.name}` ({one.text})" for one in planned.expectations if one.action == "quarantine"
@@ -243,7 +239,7 @@ class BatchSplit:
         found = [udf_declared(planned.flow.location, one) for one in called]
         names = ", ".join(f"{name}()" for name in called) or "a Python function"
         one = f"one of the functions {names}" if len(called) > 1 else names
-        return RowsNotRepeatableError(
+        return errors.RowsNotRepeatableError(
             f"flow {stamp.flow}: batch {stamp.batch} was computed twice and gave other rows",
             location=found[0][0] if len(found) == 1 else planned.flow.location,
             facts=(
@@ -330,13 +326,13 @@ def _examples(split: RowSplit) -> Iterator[str]:
 
 def _failed(
     split: RowSplit, flow: Flow, outcome: str, coordinates: Coordinates | None
-) -> ExpectationFailedError:
+) -> errors.ExpectationFailedError:
     first = split.stopping.limit(_SHOWN_ROWS).collect()
     failed = split.stopping_expectations
     names = ", ".join(f"`{one.name}`" for one in failed)
     count = split.stopping_rows
     rows = "1 row fails" if count == 1 else f"{count:,} rows fail"
-    return ExpectationFailedError(
+    return errors.ExpectationFailedError(
         f"flow {flow.name}: {rows} the expectation{'s' if len(failed) > 1 else ''} {names}",
         location=failed[0].location,
         facts=(

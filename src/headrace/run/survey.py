@@ -7,14 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.errors import (
-    CheckpointCorruptError,
-    CheckpointForeignError,
-    HeadraceError,
-    RefreshUnfinishedError,
-    StorageNewerError,
-    TableLostError,
-)
+from headrace import errors
+from headrace.errors import HeadraceError
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
 from headrace.model.remedies import Remedies
@@ -172,18 +166,18 @@ def _checkpoint(folder: Location, facts: FlowFacts, table: TargetState) -> Check
         if known and known[-1] == find_unfinished(folder, table):
             known = known[:-1]
         return _load_checkpoint(known[-1], facts, table) if known else None
-    except CheckpointCorruptError as error:
+    except errors.CheckpointCorruptError as error:
         raise _with_remedy(error, facts) from error
-    except CheckpointForeignError as error:
+    except errors.CheckpointForeignError as error:
         raise _with_move(error, facts, known[-1], table) from error
-    except StorageNewerError as error:
+    except errors.StorageNewerError as error:
         raise error.with_location(facts.location) from error
 
 
 def _load_checkpoint(path: Location, facts: FlowFacts, table: TargetState) -> CheckpointFacts:
     identity = load_identity(path)
     if identity.flow != facts.flow or identity.dataset != facts.dataset:
-        raise CheckpointForeignError(
+        raise errors.CheckpointForeignError(
             f"flow {facts.flow}: the checkpoint {path} belongs to flow {identity.flow}",
             location=facts.location,
             facts=(
@@ -212,15 +206,15 @@ def _load_checkpoint(path: Location, facts: FlowFacts, table: TargetState) -> Ch
 def _read_back(folder: Location, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
     """What a checkpoint has read in a batch by its own offset log, in the form of a commit."""
     for path in generations(folder):
-        with contextlib.suppress(CheckpointCorruptError):
+        with contextlib.suppress(errors.CheckpointCorruptError):
             identity = load_identity(path)
             if identity.checkpoint == checkpoint:
                 return read_back(path, identity, batch)
     return None
 
 
-def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceError:
-    return CheckpointCorruptError(
+def _with_remedy(error: errors.CheckpointCorruptError, facts: FlowFacts) -> HeadraceError:
+    return errors.CheckpointCorruptError(
         f"flow {facts.flow}: {error.summary}",
         location=facts.location,
         facts=(*error.facts, "nothing was read or written"),
@@ -230,7 +224,7 @@ def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceErr
 
 
 def _with_move(
-    error: CheckpointForeignError, facts: FlowFacts, path: Location, table: TargetState
+    error: errors.CheckpointForeignError, facts: FlowFacts, path: Location, table: TargetState
 ) -> HeadraceError:
     """Without the folder, a flow that has written the table continues only from a new checkpoint."""
     away = f"{facts.flow}-checkpoint-{path.name}"
@@ -245,10 +239,10 @@ def _with_move(
     )
 
 
-def table_lost(planned: PlannedFlow, fact: str) -> TableLostError:
+def table_lost(planned: PlannedFlow, fact: str) -> errors.TableLostError:
     """The error for a missing table that the flow has written."""
     flow = planned.flow
-    return TableLostError(
+    return errors.TableLostError(
         f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
         location=flow.location,
         facts=(fact, "nothing was read or written"),
@@ -266,7 +260,7 @@ def check_tombstones(surveyor: FlowSurveyor, survey: Survey) -> None:
     path = surveyor.settings.storage.tombstones(flow.target)
     if not survey.facts.history.deletes or planned.sink is not None or is_table(path):
         return
-    raise TableLostError(
+    raise errors.TableLostError(
         f"flow {flow.name}: the deleted keys of {flow.target.short} are missing",
         location=flow.location,
         facts=(
@@ -281,9 +275,9 @@ def check_tombstones(surveyor: FlowSurveyor, survey: Survey) -> None:
     )
 
 
-def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
+def unfinished_refresh(planned: PlannedFlow) -> errors.RefreshUnfinishedError:
     flow = planned.flow
-    return RefreshUnfinishedError(
+    return errors.RefreshUnfinishedError(
         f"a full refresh of {flow.target.short} was interrupted",
         location=flow.location,
         facts=("its rows were removed, and its flows have not read them again",),

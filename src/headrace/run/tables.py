@@ -7,14 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from headrace.errors import (
-    ColumnInvalidError,
-    HeadraceError,
-    KeysChangedError,
-    SchemaMismatchError,
-    TableFolderTakenError,
-    TableNameTakenError,
-)
+from headrace import errors
+from headrace.errors import HeadraceError
 from headrace.model.changes import END, SEQUENCE, START
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.texts import counted
@@ -70,7 +64,7 @@ def register_tables(plan: Plan, spark: SparkSession) -> None:
                 publish_table(spark, name, storage.table(name))
             else:
                 check_name(spark, name, storage.table(name))
-        except TableNameTakenError as error:
+        except errors.TableNameTakenError as error:
             raise error.with_location(declared.get(name)) from None
 
 
@@ -199,7 +193,7 @@ def alter(
         changed += [name for name, _ in alterations.widened]
         if not changed:
             raise
-        raise ColumnInvalidError(
+        raise errors.ColumnInvalidError(
             f"Delta cannot change the columns of {table.name.short}: {shortened(str(error)).splitlines()[0]}",
             location=table.location,
             facts=[f"columns to change: {', '.join(changed)}", "no row was read or written"],
@@ -243,7 +237,7 @@ def _refuse_other_files(table: StreamingTable, path: Location) -> None:
     held = [*path.list_files(), *path.list_folders()]
     first = next((name for name in held if name != "_delta_log"), None)
     if first is not None:
-        raise TableFolderTakenError(
+        raise errors.TableFolderTakenError(
             f"{table.name.short} cannot be created: its folder holds files, and is not a Delta table",
             location=table.location,
             facts=(f"{path} holds {first}", "nothing was read or written"),
@@ -261,7 +255,7 @@ def _refuse_other_history(stage: OpenTableStage, state: TableState) -> None:
     if not keeps_history(state.properties) or column_names(table, state.schema) == state.schema:
         return
     changed = [*table.renamed_columns, *table.dropped_columns]
-    raise SchemaMismatchError(
+    raise errors.SchemaMismatchError(
         f"{table.name.short} keeps the history of each key: its columns cannot be renamed or dropped",
         location=table.location,
         facts=(
@@ -284,7 +278,7 @@ def _refuse_taken_names(stage: OpenTableStage, state: TableState) -> None:
     for old, new in table.renamed_columns.items():
         to = columns.sibling(old, new)
         if columns.find(held, old) is not None and columns.find(held, to) is not None:
-            raise SchemaMismatchError(
+            raise errors.SchemaMismatchError(
                 f"{table.name.short}: {old} cannot be renamed to {new}: the table has both columns",
                 location=table.location,
                 facts=("nothing was read or written",),
@@ -305,7 +299,7 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     if conflicts := columns.refused_changes(stage.schema, held, allowed, fixed):
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
         is_inferred = bool(keys_of(stage.properties)) and stage.table.schema is None
-        raise SchemaMismatchError(
+        raise errors.SchemaMismatchError(
             f"{name.short} has columns whose types differ from those of its queries",
             location=stage.table.location,
             facts=(*found, "nothing was read or written"),
@@ -337,7 +331,7 @@ def _refuse_other_keys(stage: OpenTableStage, state: TableState, flows: Sequence
     # The keys are an argument of the flow, and not of the table.
     location = flows[0].flow.location if flows else stage.table.location
     was_written = f"KEYS ({', '.join(held)})" if location.is_sql else f"keys={json.dumps(held)}"
-    raise KeysChangedError(
+    raise errors.KeysChangedError(
         f"the table {name.short} was built with {was}; the file now declares {now}",
         location=argument_location(location, "keys"),
         facts=("nothing was read or written",),

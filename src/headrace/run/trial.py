@@ -207,7 +207,10 @@ class Trial:
         outcome.rejected += [Rejected.failing(id, names, row) for id, names, row in found]
         outcome.rejected += [Rejected.because(id, "record", "NO_ROW", _NO_ROW) for id in sorted(without)]
         outcome.taken += sorted(ids - without - {id for id, _, _ in found})
-        outcome.parts.append(self._passing(checked).drop(ID))
+        deciding = [
+            n for n, one in enumerate(self.planned.expectations) if one.action in ("quarantine", "fail")
+        ]
+        outcome.parts.append(checked.where(is_passed(*deciding)).drop(ID))
 
     def _check_untraced(self, rows: DataFrame, ids: Sequence[str], outcome: Outcome) -> bool:
         """Check rows of which it is not known which record each comes from: all pass, or none is taken."""
@@ -230,13 +233,6 @@ class Trial:
         """The rows that are rejected or would stop the flow."""
         split = RowSplit(checked, self.planned.expectations, str(self.planned.flow.target))
         return split.quarantined.unionByName(split.stopping)
-
-    def _passing(self, checked: DataFrame) -> DataFrame:
-        """The other rows, with their checks; those that are dropped too."""
-        deciding = [
-            n for n, one in enumerate(self.planned.expectations) if one.action in ("quarantine", "fail")
-        ]
-        return checked.where(is_passed(*deciding))
 
     def _with_ids(self, rejected: DataFrame, ids: Sequence[str] | pa.Array) -> DataFrame:
         import pyarrow as pa

@@ -15,16 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from headrace.errors import (
-    BrokerPortInUseError,
-    BrokerRunningError,
-    BrokerStartError,
-    BrokerUnreachableError,
-    TopicExistsError,
-    TopicNotFoundError,
-    UsageError,
-    did_you_mean,
-)
+from headrace import errors
+from headrace.errors import did_you_mean
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.broker_record import DATA, BrokerRecord, ProcessId
 from headrace.runtime.broker_setup import (
@@ -132,7 +124,7 @@ class Broker:
         if record is None or process is None:
             self._end_abandoned()
             if is_locked(self.data / ".lock", by_java=True):
-                raise BrokerRunningError(
+                raise errors.BrokerRunningError(
                     "another process has the data of the embedded broker open, which this one does not see",
                     facts=[f"folder of the broker: {self.directory}", "nothing was changed"],
                     remedies=[
@@ -144,7 +136,7 @@ class Broker:
             return self._start()
         bootstrap = record.bootstrap
         if self._port is not None and not bootstrap.endswith(f":{self._port}"):
-            raise BrokerRunningError(
+            raise errors.BrokerRunningError(
                 f"the embedded broker already runs on {bootstrap}, not on port {self._port}",
                 facts=["nothing was changed"],
                 remedies=[
@@ -190,7 +182,7 @@ class Broker:
         except KafkaException as error:
             reason: Any = error.args[0]
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                raise TopicExistsError(
+                raise errors.TopicExistsError(
                     f"topic `{name}` exists; nothing was changed",
                     remedies=[
                         "use it as it is, or choose another name:   headrace broker topics create NAME"
@@ -199,7 +191,7 @@ class Broker:
                 ) from error
             if reason.retriable() or reason.code() < 0:
                 raise self._unreachable(reason) from error
-            raise UsageError(
+            raise errors.UsageError(
                 f"the broker refuses topic `{name}`: {reason.str()}",
                 params={"topic": name, "reason": reason.name()},
             ) from error
@@ -299,7 +291,7 @@ class Broker:
         last = None if is_copy else Ports.read(self._properties)
         if self._port is not None:
             if not _is_free(self._port):
-                raise BrokerPortInUseError(
+                raise errors.BrokerPortInUseError(
                     f"another program listens on 127.0.0.1:{self._port}",
                     facts=["the broker was not started"],
                     remedies=[
@@ -326,22 +318,22 @@ class Broker:
         self._end(pid)
         raise self._start_error(f"did not answer within {_START_TIMEOUT_S:.0f} s and was stopped")
 
-    def _start_error(self, what: str) -> BrokerStartError:
-        return BrokerStartError(
+    def _start_error(self, what: str) -> errors.BrokerStartError:
+        return errors.BrokerStartError(
             f"the embedded broker {what}",
             facts=[*tail(self.log_file, 12), f"log: {self.log_file}"],
             remedies=["check the machine:   headrace doctor", "start it again:   headrace broker start"],
             params={"log": str(self.log_file)},
         )
 
-    def _unwritable(self, error: OSError) -> BrokerStartError:
+    def _unwritable(self, error: OSError) -> errors.BrokerStartError:
         return self._unusable(
             f"{error.filename or self.directory} cannot be written: {error.strerror or error}",
             f"make the folder writable, or {NAME_BROKER}",
         )
 
-    def _unusable(self, reason: str, remedy: str) -> BrokerStartError:
-        return BrokerStartError(
+    def _unusable(self, reason: str, remedy: str) -> errors.BrokerStartError:
+        return errors.BrokerStartError(
             f"the embedded broker was not started: {reason}",
             facts=[f"folder of the broker: {self.directory}"],
             remedies=[
@@ -380,15 +372,15 @@ class Broker:
     def _admin(self) -> AdminClient:
         status = self.status()
         if status.bootstrap is None or not status.running:
-            raise BrokerUnreachableError(
+            raise errors.BrokerUnreachableError(
                 "the embedded broker is not running",
                 remedies=["start it:   headrace broker start"],
                 params={"path": str(self.directory)},
             )
         return admin_client(status.bootstrap)
 
-    def _unreachable(self, reason: Any) -> BrokerUnreachableError:
-        return BrokerUnreachableError(
+    def _unreachable(self, reason: Any) -> errors.BrokerUnreachableError:
+        return errors.BrokerUnreachableError(
             f"the embedded broker does not answer: {reason.str()}",
             facts=[f"log: {self.log_file}"],
             remedies=["see its state:   headrace broker status", "start it:   headrace broker start"],
@@ -429,7 +421,7 @@ def _end_all(record: BrokerRecord) -> bool:
         except psutil.NoSuchProcess:
             pass
         except psutil.AccessDenied as error:
-            raise BrokerRunningError(
+            raise errors.BrokerRunningError(
                 f"the embedded broker was started by the user {process.username()}, and was not stopped",
                 remedies=["stop it as this user:   headrace broker stop"],
                 params={"pid": process.pid},
@@ -437,8 +429,8 @@ def _end_all(record: BrokerRecord) -> bool:
     return process is not None
 
 
-def topic_unknown(name: str, known: Sequence[str]) -> TopicNotFoundError:
-    return TopicNotFoundError(
+def topic_unknown(name: str, known: Sequence[str]) -> errors.TopicNotFoundError:
+    return errors.TopicNotFoundError(
         f"the embedded broker has no topic `{name}`; nothing was changed",
         facts=[f"its topics: {', '.join(known)}"] if known else ["it has no topics"],
         remedies=did_you_mean(name, known, "list the topics:   headrace broker topics list"),

@@ -77,7 +77,8 @@ class Watch:
     def run(self) -> None:
         """Returns when the broker has ended."""
         while not self._has_ended(min(_LOOK_S, self._idle_s / 4)):
-            if not self._is_recorded():
+            record = BrokerRecord.load(self._folder)
+            if not (record is not None and record.broker.pid == self._process.pid):
                 # The folder was moved or deleted: commands would not find this broker again.
                 self._end()
             elif self.is_used():
@@ -103,18 +104,11 @@ class Watch:
     def _has_ended(self, timeout_s: float) -> bool:
         return await_end(self._process.pid, timeout_s)
 
-    def _is_recorded(self) -> bool:
-        record = BrokerRecord.load(self._folder)
-        return record is not None and record.broker.pid == self._process.pid
-
     def is_used(self) -> bool:
-        return self._is_noted() or is_locked(self._folder / _USED) or self._has_clients()
-
-    def _is_noted(self) -> bool:
         before = self._used
         with contextlib.suppress(OSError):
             self._used = (self._folder / _USED).stat().st_mtime
-        return self._used != before
+        return (self._used != before) or is_locked(self._folder / _USED) or self._has_clients()
 
     def _has_clients(self) -> bool:
         try:

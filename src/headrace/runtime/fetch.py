@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 import threading
 import time
@@ -99,7 +98,9 @@ class _Run:
             self._collect()
         finally:
             for process in self._processes:
-                _end(process)
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
         return tuple(self._waiting)
 
     def error(self, missing: Sequence[Jar]) -> JarCorruptError | JarDownloadError:
@@ -181,12 +182,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait()
 
 
 _PLAIN_INTERVAL_S = 5.0

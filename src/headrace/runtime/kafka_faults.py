@@ -12,13 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import (
-    HeadraceError,
-    KafkaForbiddenError,
-    KafkaLoginError,
-    KafkaTlsError,
-    SpecInvalidError,
-)
+from headrace import errors
+from headrace.errors import HeadraceError
 from headrace.model.kafka_settings import KafkaConnection
 
 _LOOK_S = 2.0
@@ -55,7 +50,7 @@ def find_fault(connection: KafkaConnection, reports: Iterable[str]) -> HeadraceE
     return None
 
 
-def refused_settings(connection: KafkaConnection, reason: str) -> SpecInvalidError:
+def refused_settings(connection: KafkaConnection, reason: str) -> errors.SpecInvalidError:
     """Returns the error of settings with which a client does not start."""
     found = _SETTING.search(reason)
     named = found[1] if found else next((key for key in connection.settings if key in reason), None)
@@ -63,7 +58,7 @@ def refused_settings(connection: KafkaConnection, reason: str) -> SpecInvalidErr
     if unsupported or "sasl.mechanism" in (named or ""):
         named = "sasl.mechanism"
     key = named or "security.protocol"
-    return SpecInvalidError(
+    return errors.SpecInvalidError(
         f"Kafka's client refuses the settings under `kafka:`: {reason}",
         location=connection.place(key, *_nearby(key)),
         remedies=[f"correct kafka.{key}"],
@@ -161,7 +156,7 @@ def _refused(connection: KafkaConnection, server: str, error: TlsRefusedError) -
             return _tls(connection, text, "security.protocol", "check the address and the settings ssl.*")
 
 
-def _login_refused(connection: KafkaConnection, text: str) -> KafkaLoginError:
+def _login_refused(connection: KafkaConnection, text: str) -> errors.KafkaLoginError:
     user = connection.for_librdkafka().get("sasl.username")
     mechanism = _mechanism(connection)
     who = f"user `{user}`" if user else "this client"
@@ -177,8 +172,8 @@ def _login_refused(connection: KafkaConnection, text: str) -> KafkaLoginError:
 
 def _login(
     connection: KafkaConnection, text: str, key: str, remedy: str, facts: Iterable[str] = (), **params: object
-) -> KafkaLoginError:
-    return KafkaLoginError(
+) -> errors.KafkaLoginError:
+    return errors.KafkaLoginError(
         text,
         location=connection.place(key, *_nearby(key)),
         facts=[*facts, "there is no retry"],
@@ -189,12 +184,12 @@ def _login(
 
 def _tls(
     connection: KafkaConnection, text: str, key: str, remedy: str, facts: Iterable[str] = ()
-) -> KafkaTlsError:
+) -> errors.KafkaTlsError:
     others = {
         "ssl.ca.location": ["ssl.ca.pem", "ssl.truststore.location", "ssl.truststore.certificates"],
         "ssl.certificate.location": ["ssl.certificate.pem", "ssl.keystore.location"],
     }
-    return KafkaTlsError(
+    return errors.KafkaTlsError(
         text,
         location=connection.place(key, *others.get(key, []), "security.protocol", "bootstrap.servers"),
         facts=[*facts],
@@ -203,13 +198,13 @@ def _tls(
     )
 
 
-def _forbidden(connection: KafkaConnection, text: str, found: re.Match[str]) -> KafkaForbiddenError:
+def _forbidden(connection: KafkaConnection, text: str, found: re.Match[str]) -> errors.KafkaForbiddenError:
     kind = (found["what"] or found["java"] or found["words"]).replace("_", " ").lower()
     user = connection.for_librdkafka().get("sasl.username")
     named = _NAMED.search(text)
     what = f"the {kind} `{named[1]}`" if named else f"a {kind}"
     who = f"user `{user}`" if user else "this client"
-    return KafkaForbiddenError(
+    return errors.KafkaForbiddenError(
         f"the Kafka cluster does not authorize {who} to use {what}",
         location=connection.place("sasl.username", "sasl.jaas.config", "ssl.certificate.location"),
         facts=[f"Kafka's client reports: {_last(text)}"],

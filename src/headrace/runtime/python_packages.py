@@ -58,7 +58,7 @@ def find_distributions(
     waiting = [(name, True) for name in names]
     while waiting:
         name, is_named = waiting.pop(0)
-        key = _normalized(name)
+        key = re.sub(r"[-_.]+", "-", name).lower()
         if key in found or (key in _ON_EXECUTORS and not is_named):
             continue
         try:
@@ -113,10 +113,6 @@ def _needed(one: Distribution) -> Iterator[str]:
 def _is_editable(one: Distribution) -> bool:
     origin = json.loads(one.read_text("direct_url.json") or "{}")
     return bool(origin.get("dir_info", {}).get("editable"))
-
-
-def _normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _not_sent(name: str, problem: str, remedy: str, location: SourceLocation | None) -> SpecInvalidError:

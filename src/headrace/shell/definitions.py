@@ -12,14 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.errors import (
-    SourceLocation,
-    SqlInvalidError,
-    SqlNameTakenError,
-    SqlNameUnknownError,
-    TableUnknownError,
-    did_you_mean,
-)
+from headrace import errors
+from headrace.errors import SourceLocation, did_you_mean
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
@@ -109,13 +103,13 @@ class Definitions:
             raise self.unknown("stream", name, location)
         return found  # type: ignore[return-value]
 
-    def unknown(self, kind: Kind, name: str, location: SourceLocation | None) -> SqlNameUnknownError:
+    def unknown(self, kind: Kind, name: str, location: SourceLocation | None) -> errors.SqlNameUnknownError:
         known = self.names(kind)
         otherwise = f"CREATE {kind.upper()} {name} .."
         if kind == "stream":
             begins = "name one of them, or" if known else "nothing is left to drop; or name"
             otherwise = f"{begins} the storage of the stream:   headrace sql --storage PATH"
-        return SqlNameUnknownError(
+        return errors.SqlNameUnknownError(
             f"there is no {kind} `{name}` in {self.settings.storage.root}",
             location=location,
             facts=[f"{kind}s: {', '.join(known) or 'none'}"],
@@ -130,7 +124,7 @@ class Definitions:
             if definition.if_not_exists:
                 return False
             kept = "; its rows and files are kept" if kind == "table" else ""
-            raise SqlNameTakenError(
+            raise errors.SqlNameTakenError(
                 f"the {kind} `{key}` exists already",
                 location=definition.location,
                 remedies=[
@@ -213,7 +207,7 @@ class Definitions:
 
     def _not_writable(
         self, stream: CreateStream, target: TableName, table: CreateTable | None
-    ) -> SqlNameUnknownError | SqlInvalidError:
+    ) -> errors.SqlNameUnknownError | errors.SqlInvalidError:
         if table is not None:
             problem = f"`{target.short}` is a Kafka table; a stream writes Delta tables"
             return invalid_sql(stream.target_location, problem)
@@ -233,7 +227,7 @@ class Definitions:
         self.settings.redactor.add_settings(table.options)
         stored = load_stored(self.settings.storage, name)
         if stored is not None:
-            raise SqlNameTakenError(
+            raise errors.SqlNameTakenError(
                 f"the storage has a table `{name.short}`, which was not made by headrace sql",
                 location=table.location,
                 remedies=["choose another name"],
@@ -247,7 +241,7 @@ class Definitions:
     def drop_table(self, name: TableName, location: SourceLocation) -> None:
         table = self.table(name)
         if table is None:
-            raise TableUnknownError(
+            raise errors.TableUnknownError(
                 f"there is no table `{name.short}` that headrace sql has made",
                 location=location,
                 remedies=["list the tables:   headrace status"],

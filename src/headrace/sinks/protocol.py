@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import (
-    ONE_PROCESS,
-    BatchFencedError,
-    CheckpointBehindTableError,
-    TableBehindCheckpointError,
-)
+from headrace import errors
+from headrace.errors import ONE_PROCESS
 from headrace.model.counts import BatchCounts
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp, TargetReader
 from headrace.state.facts import FENCED
@@ -87,10 +83,10 @@ def replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
     return {"headrace": FORMAT, "pipeline": stamp.pipeline, "flow": stamp.flow, "replay": stamp.replay}
 
 
-def fenced(stamp: BatchStamp, held: int | None = None) -> BatchFencedError:
+def fenced(stamp: BatchStamp, held: int | None = None) -> errors.BatchFencedError:
     """The error for a batch that another driver has committed, or whose checkpoint was replaced (`held`)."""
     what = "replaced" if held == FENCED else "committed with"
-    return BatchFencedError(
+    return errors.BatchFencedError(
         f"flow {stamp.flow}: another driver has {what} this checkpoint while batch {stamp.batch} was being "
         "written",
         facts=(f"checkpoint {stamp.checkpoint}", "this driver's rows were not committed"),
@@ -119,8 +115,8 @@ def check_fenced(opened: OpenedGeneration, held: int) -> None:
         raise _opened_meanwhile(opened, what, held)
 
 
-def _opened_meanwhile(opened: OpenedGeneration, what: str, found: Any) -> BatchFencedError:
-    return BatchFencedError(
+def _opened_meanwhile(opened: OpenedGeneration, what: str, found: Any) -> errors.BatchFencedError:
+    return errors.BatchFencedError(
         f"flow {opened.flow}: another process has {what} at the same time",
         facts=("nothing was written",),
         remedies=(ONE_PROCESS,),
@@ -142,14 +138,14 @@ def is_held(stamp: BatchStamp, held: int, target: str) -> bool:
     if held > stamp.batch:
         did = f"has committed batch {held} to {target}"
         what = "was replaced by a newer checkpoint" if held == FENCED else did
-        raise CheckpointBehindTableError(
+        raise errors.CheckpointBehindTableError(
             f"flow {stamp.flow}: batch {stamp.batch} is older than the last batch of the table",
             facts=(f"checkpoint {stamp.checkpoint} {what}", "the batch was not written"),
             remedies=remedies,
             params=params,
         )
     if held < stamp.batch - 1 and stamp.replay is None:
-        raise TableBehindCheckpointError(
+        raise errors.TableBehindCheckpointError(
             f"flow {stamp.flow}: the table lacks the batches between {held} and {stamp.batch}",
             facts=(f"table {target}, checkpoint {stamp.checkpoint}", "the batch was not written"),
             remedies=remedies,

@@ -10,15 +10,8 @@ from datetime import datetime
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Literal
 
-from headrace.errors import (
-    NOT_COMMITTED,
-    HeadraceError,
-    RecordDriftedError,
-    RecordNotUtf8Error,
-    RecordTooLargeError,
-    RecordUnparseableError,
-    SourceLocation,
-)
+from headrace import errors
+from headrace.errors import NOT_COMMITTED, HeadraceError, SourceLocation
 from headrace.runtime.lazy_pyspark import Column, F
 from headrace.sources.decoders import DRIFTED, NOT_UTF8, TOO_LARGE, UNPARSEABLE, Decoder, decode_within
 
@@ -203,10 +196,10 @@ CARRIED = 6_000
 
 
 _ERRORS: Mapping[str, type[HeadraceError]] = {
-    UNPARSEABLE: RecordUnparseableError,
-    NOT_UTF8: RecordNotUtf8Error,
-    TOO_LARGE: RecordTooLargeError,
-    DRIFTED: RecordDriftedError,
+    UNPARSEABLE: errors.RecordUnparseableError,
+    NOT_UTF8: errors.RecordNotUtf8Error,
+    TOO_LARGE: errors.RecordTooLargeError,
+    DRIFTED: errors.RecordDriftedError,
 }
 
 

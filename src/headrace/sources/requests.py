@@ -11,13 +11,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from threading import Lock
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
 
-from headrace.errors import (
-    HeadraceError,
-    OptionUnknownError,
-    OptionUnsupportedError,
-    SourceLocation,
-    SourceUnsupportedError,
-)
+from headrace import errors
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -308,9 +303,9 @@ class SourceRead:
 
 def unsupported(
     problem: str, option: str, value: str, remedy: str, location: SourceLocation
-) -> OptionUnsupportedError:
+) -> errors.OptionUnsupportedError:
     """An option that would lose records silently."""
-    return OptionUnsupportedError(
+    return errors.OptionUnsupportedError(
         problem,
         location=argument_location(location, option, option),
         remedies=[remedy],
@@ -360,7 +355,7 @@ class KnownOptions:
             remedies = [f"did you mean `{suggestion}`?"]
         elif self.passed_on:
             remedies = [self.passed_on]
-        raise OptionUnknownError(
+        raise errors.OptionUnknownError(
             f"Unknown option `{name}` of the `{request.format}` reader",
             location=argument_location(location, "options", name),
             facts=facts,
@@ -402,7 +397,7 @@ class Reader:
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
         """The newest records of a streaming read as a batch, for a preview."""
         format = read.request.format
-        raise SourceUnsupportedError(
+        raise errors.SourceUnsupportedError(
             f"a preview cannot read the stream `{format}`",
             location=read.location,
             facts=["a preview reads batches, and Headrace does not know how to read this format as a batch"],

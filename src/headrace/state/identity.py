@@ -11,14 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from headrace.errors import (
-    INSTALL_NEWER,
-    CheckpointCorruptError,
-    CheckpointForeignError,
-    HeadraceError,
-    StorageNewerError,
-    StorageUnwritableError,
-)
+from headrace import errors
+from headrace.errors import INSTALL_NEWER, HeadraceError
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
@@ -99,7 +93,7 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
     try:
         value = path.read_json()
         if value["headrace"] > FORMAT:
-            raise StorageNewerError(
+            raise errors.StorageNewerError(
                 f"the checkpoint {checkpoint} was written by a newer version of Headrace",
                 facts=("nothing was read or written",),
                 remedies=(INSTALL_NEWER,),
@@ -107,7 +101,7 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
             )
         return CheckpointIdentity.from_json(value)
     except FileNotFoundError as error:
-        raise CheckpointForeignError(
+        raise errors.CheckpointForeignError(
             f"the checkpoint folder {checkpoint} has no headrace.json",
             facts=("another program wrote it, or the file was removed", "nothing was read or written"),
             remedies=(
@@ -140,9 +134,9 @@ def folder_of(source: SourceIdentity) -> int:
     return source.index if source.folder is None else source.folder
 
 
-def corrupt(path: Location, error: Exception) -> CheckpointCorruptError:
+def corrupt(path: Location, error: Exception) -> errors.CheckpointCorruptError:
     """The error for a checkpoint file that cannot be read; the flow adds its own remedy."""
-    return CheckpointCorruptError(
+    return errors.CheckpointCorruptError(
         f"a checkpoint file cannot be read: {path}",
         facts=(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}",),
         params={"path": str(path)},
@@ -255,5 +249,5 @@ def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: M
             raise _taken(checkpoint / name)
 
 
-def _taken(file: Location) -> StorageUnwritableError:
+def _taken(file: Location) -> errors.StorageUnwritableError:
     return file.unwritable(FileExistsError(errno.EEXIST, "another process has written a checkpoint there"))

@@ -18,16 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from headrace.errors import (
-    ONE_PROCESS,
-    STORE_FAILURES,
-    HeadraceError,
-    LeaseLostError,
-    LeaseUnreadableError,
-    SecondDriverError,
-    SourceLocation,
-    StorageUnwritableError,
-)
+from headrace import errors
+from headrace.errors import ONE_PROCESS, STORE_FAILURES, HeadraceError, SourceLocation
 from headrace.runtime.engine.record import find_guard, is_held
 from headrace.runtime.processes import find_boot, find_pid_namespace, find_start, has_ended
 from headrace.storage.location import Location
@@ -212,7 +204,7 @@ class Lease:
             pid = None
             with contextlib.suppress(_UnreadableError):
                 pid = None if held is None else _Record.parse(held).pid
-            raise LeaseLostError(
+            raise errors.LeaseLostError(
                 f"another process has taken over flow {flow} while this process did not respond",
                 facts=("this process has written nothing since then",),
                 remedies=(ONE_PROCESS,),
@@ -281,7 +273,7 @@ class Heart:
         except BaseException as error:
             self._unclear.add(lease.owner)
             self._leave(beat)
-            if isinstance(error, SecondDriverError | LeaseUnreadableError):
+            if isinstance(error, errors.SecondDriverError | errors.LeaseUnreadableError):
                 raise error.with_location(declared) from error.__cause__
             raise
         with self._lock:
@@ -300,7 +292,7 @@ class Heart:
         acquire the lease anew."""
         try:
             lease.release()
-        except (OSError, StorageUnwritableError) as error:
+        except (OSError, errors.StorageUnwritableError) as error:
             _LOG.warning("the lease %s was not released: %s", lease.location, error)
             self._unclear.add(lease.owner)
             return False
@@ -428,14 +420,14 @@ def is_free(location: Location) -> bool:
     return _read(location) in (None, _RELEASED)
 
 
-def _second(location: Location, flow: str, record: _Record | None) -> SecondDriverError:
+def _second(location: Location, flow: str, record: _Record | None) -> errors.SecondDriverError:
     summary = f"another process has just started flow {flow}"
     remedies = ["stop that process, or wait until it has ended; then run again:   headrace run"]
     if record is not None:
         summary = f"another process runs flow {flow}: {record.driver()}"
         if record.has_calls:
             remedies.append("if it has ended, its engine still works for it:   headrace engine stop")
-    return SecondDriverError(
+    return errors.SecondDriverError(
         summary,
         facts=(f"its lease: {location}", "nothing was read or written"),
         remedies=remedies,
@@ -448,8 +440,8 @@ def _second(location: Location, flow: str, record: _Record | None) -> SecondDriv
     )
 
 
-def _unreadable(location: Location, flow: str, problem: str) -> LeaseUnreadableError:
-    return LeaseUnreadableError(
+def _unreadable(location: Location, flow: str, problem: str) -> errors.LeaseUnreadableError:
+    return errors.LeaseUnreadableError(
         f"the lease of flow {flow} cannot be used",
         facts=(
             f"{location}: {problem}",
@@ -466,7 +458,7 @@ def _unreadable(location: Location, flow: str, problem: str) -> LeaseUnreadableE
 
 def _discard(beat: Location) -> None:
     """Delete a heartbeat file that no process needs any more; if it stays, it only takes space."""
-    with contextlib.suppress(OSError, StorageUnwritableError):
+    with contextlib.suppress(OSError, errors.StorageUnwritableError):
         beat.delete()
 
 

@@ -203,12 +203,9 @@ class Ledger:
 
     def late_rows(self, checkpoint: str) -> int:
         """The late rows that a query has dropped since its checkpoint was opened."""
-        return int(self._late().get(checkpoint, {}).get("rows", 0))
-
-    def _late(self) -> dict[str, Any]:
         held = (self.folder / _LATE).find_json()
         # A count for people to look at: what is damaged begins anew.
-        return held if isinstance(held, dict) else {}
+        return int((held if isinstance(held, dict) else {}).get(checkpoint, {}).get("rows", 0))
 
     def last_batch(self, target: TargetCommits, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
         """The metadata of a batch's commit, from the target or else from the ledger."""

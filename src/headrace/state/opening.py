@@ -7,16 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.errors import (
-    CheckpointBehindTableError,
-    CheckpointLostError,
-    FlowRenamedError,
-    HeadraceError,
-    RenameImpossibleError,
-    SourcesChangedError,
-    TableBehindCheckpointError,
-    TableLostError,
-)
+from headrace import errors
+from headrace.errors import HeadraceError
 from headrace.model.ranges import Position
 from headrace.state.facts import (
     FENCED,
@@ -44,7 +36,7 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
         old = flow.rename_from
         if old not in flow.declared_flows:
             return RenameFlow(old_flow=old)
-        raise RenameImpossibleError(
+        raise errors.RenameImpossibleError(
             f"flow {old} cannot be renamed to {flow.flow}: {old} is still declared",
             location=flow.location,
             facts=("two flows cannot use one checkpoint; nothing was changed",),
@@ -65,7 +57,7 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     identity = checkpoint.identity
     committed = table.transactions.get(identity.checkpoint, -1)
     if identity.table_id != table.table_id or (current is None and checkpoint.last_planned >= 0):
-        raise TableLostError(
+        raise errors.TableLostError(
             f"flow {flow.flow}: its checkpoint does not belong to the present table {flow.short_dataset}",
             location=flow.location,
             facts=(
@@ -163,7 +155,7 @@ def _swapped(flow: FlowFacts, source: SourceIdentity, *, is_same: bool) -> Headr
     what = (
         f"has read {name} twice" if is_same else f"reads several sources {name}, in another order than before"
     )
-    return SourcesChangedError(
+    return errors.SourcesChangedError(
         f"flow {flow.flow}: its query was changed, and {what}, up to different positions",
         location=flow.location,
         facts=(
@@ -184,7 +176,7 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
     orphans = sorted(set(table.checkpoints) - flow.declared_flows)
     if not orphans:
         return
-    raise FlowRenamedError(
+    raise errors.FlowRenamedError(
         f"flow {flow.flow} is new, and flow {orphans[0]} of {flow.short_dataset} is no longer declared",
         location=argument_location(flow.location, "name", flow.flow),
         facts=(
@@ -201,7 +193,7 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
 
 
 def _lost(flow: FlowFacts, current: str) -> HeadraceError:
-    return CheckpointLostError(
+    return errors.CheckpointLostError(
         f"flow {flow.flow}: its checkpoint is missing, and the table {flow.short_dataset} has its rows",
         location=flow.location,
         facts=(
@@ -216,7 +208,7 @@ def _lost(flow: FlowFacts, current: str) -> HeadraceError:
 def _table_behind(flow: FlowFacts, lacks: str, found: str, numbers: Mapping[str, int]) -> HeadraceError:
     what = "read the records of the missing versions again, and keep the rows of the table"
     again = (f"{what}:   headrace reset {flow.flow}",)
-    return TableBehindCheckpointError(
+    return errors.TableBehindCheckpointError(
         f"flow {flow.flow}: the table {flow.short_dataset} lacks {lacks}",
         location=flow.location,
         facts=(
@@ -233,7 +225,7 @@ def _restored(flow: FlowFacts, table: TableFacts, current: str) -> HeadraceError
 
     So the table names a checkpoint that was replaced, and does not say up to which batch it holds it.
     """
-    return TableBehindCheckpointError(
+    return errors.TableBehindCheckpointError(
         f"flow {flow.flow}: the table {flow.short_dataset} was restored to a version from before its "
         "checkpoint was replaced",
         location=flow.location,
@@ -247,7 +239,7 @@ def _restored(flow: FlowFacts, table: TableFacts, current: str) -> HeadraceError
 
 
 def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: str) -> HeadraceError:
-    return CheckpointBehindTableError(
+    return errors.CheckpointBehindTableError(
         f"flow {flow.flow}: its checkpoint is older than the table {flow.short_dataset}",
         location=flow.location,
         facts=(
@@ -310,7 +302,7 @@ def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> Headrace
             + refresh,
             f"or read {gone} in the query again, then:   headrace run",
         ]
-    return SourcesChangedError(
+    return errors.SourcesChangedError(
         f"flow {flow.flow}: its query reads other sources than its checkpoint",
         location=next(changed, flow.location),
         facts=(

@@ -11,18 +11,8 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from headrace.storage import table_log
 from headrace.storage.location import Location
-from headrace.storage.table_log import (
-    LOG,
-    action_lines,
-    commit_file,
-    is_followed,
-    load_commit,
-    parse_actions,
-    read_actions,
-    read_ahead,
-    versions,
-)
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _MANIFEST = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
@@ -100,7 +90,7 @@ class _State:
 
 
 def load_snapshot(table: Location) -> TableSnapshot:
-    commits, checkpoints = versions(table), find_checkpoints(table)
+    commits, checkpoints = table_log.versions(table), find_checkpoints(table)
     if not commits and not checkpoints:
         raise SnapshotUnreadableError("its log has no commit")
     newest = max([*commits[-1:], *checkpoints])
@@ -112,11 +102,11 @@ def load_snapshot(table: Location) -> TableSnapshot:
                 state.apply(name, value)
         if set(range(start + 1, newest + 1)) - set(commits):
             raise SnapshotUnreadableError(f"its log lacks commits after version {start}")
-        for version, data in read_ahead(table, range(start + 1, newest + 1)):
-            file = commit_file(table, version)
-            for line in action_lines(file, data):
+        for version, data in table_log.read_ahead(table, range(start + 1, newest + 1)):
+            file = table_log.commit_file(table, version)
+            for line in table_log.action_lines(file, data):
                 if not line.startswith(('{"commitInfo"', '{"txn"')):
-                    for name, value in parse_actions(line, file).items():
+                    for name, value in table_log.parse_actions(line, file).items():
                         state.apply(name, value)
         metadata = state.metadata
         if metadata is None:
@@ -144,35 +134,35 @@ def find_checkpoints(table: Location, names: Sequence[str] | None = None) -> dic
     """The files of each whole checkpoint of a log, by its version; V2 checkpoints are left out. `names`: the
     files of the log, if they are known."""
     parts: dict[int, dict[int, list[str]]] = {}
-    for name in (table / LOG).list_files() if names is None else names:
+    for name in (table / table_log.LOG).list_files() if names is None else names:
         if found := _CHECKPOINT.fullmatch(name):
             parts.setdefault(int(found[1]), {}).setdefault(int(found[3] or 1), []).append(name)
     whole: dict[int, tuple[Location, ...]] = {}
     for version, forms in parts.items():
         for number, names in forms.items():
             if len(names) == number:
-                whole[version] = tuple(table / LOG / name for name in sorted(names))
+                whole[version] = tuple(table / table_log.LOG / name for name in sorted(names))
     return whole
 
 
 def _find_all_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
     """The files with the transactions of each whole checkpoint, V2 checkpoints too."""
-    names = (table / LOG).list_files()
+    names = (table / table_log.LOG).list_files()
     checkpoints = find_checkpoints(table, names)
     for name in names:
         if found := _MANIFEST.fullmatch(name):
-            checkpoints.setdefault(int(found[1]), (table / LOG / name,))
+            checkpoints.setdefault(int(found[1]), (table / table_log.LOG / name,))
     return checkpoints
 
 
 def load_held_batch(table: Location, checkpoint: str) -> int:
     """The last batch of a checkpoint that a table holds, by the files of its log alone; -1 if none."""
-    commits, checkpoints = versions(table), _find_all_checkpoints(table)
+    commits, checkpoints = table_log.versions(table), _find_all_checkpoints(table)
     start = max(checkpoints, default=-1)
     for version in reversed(commits):
         if version <= start:
             break
-        number = load_commit(table, version).transactions.get(checkpoint)
+        number = table_log.load_commit(table, version).transactions.get(checkpoint)
         if number is not None:
             return number
     if not commits or commits[0] > start + 1:
@@ -189,9 +179,9 @@ def is_part(table: Location, known: int, version: int) -> bool:
 
     Also False if the log does not show it any more.
     """
-    if is_followed(table, known):
+    if table_log.is_followed(table, known):
         return True
-    held = versions(table)
+    held = table_log.versions(table)
     return version in held and (known in held or version > max(_find_all_checkpoints(table), default=-1))
 
 
@@ -250,7 +240,7 @@ def _checkpoint_actions(
     import pyarrow.parquet as pq
 
     if file.name.endswith(".json"):
-        yield from read_actions(file, *wanted)
+        yield from table_log.read_actions(file, *wanted)
         return
     try:
         with file.open() as stream:

@@ -101,7 +101,10 @@ def parse_statement(cursor: Cursor) -> Statement:
     if cursor.at("SET", "CATALOG") or cursor.at("USE"):
         return _use(cursor)
     if cursor.at("SET"):
-        return _set(cursor)
+        found = _SETTING.fullmatch(cursor.rest)
+        if found is None:
+            raise cursor.unsupported("this form of SET", "write SET name = value")
+        return SetSetting(found[1], found[2])
     if cursor.at("ALTER"):
         return _alter(cursor)
     first = cursor.token.value.upper()
@@ -442,13 +445,6 @@ def _flow(cursor: Cursor) -> InsertFlow | CdcFlow:
 
 
 _SETTING = re.compile(r"SET\s+`?([\w.:-]+)`?\s*(?:=\s*(.*))?", re.IGNORECASE | re.DOTALL)
-
-
-def _set(cursor: Cursor) -> SetSetting:
-    found = _SETTING.fullmatch(cursor.rest)
-    if found is None:
-        raise cursor.unsupported("this form of SET", "write SET name = value")
-    return SetSetting(found[1], found[2])
 
 
 def _use(cursor: Cursor) -> UseNames:

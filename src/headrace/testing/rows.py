@@ -137,6 +137,8 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
             raise invalid(topic, str(error), batch=number, row=place) from error
         offset = offsets.get(record.partition, 0)
         offsets[record.partition] = offset + 1
+        moment = record.timestamp or datetime.now(UTC)
+        at = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         rows.append(
             {
                 "key": key,
@@ -145,18 +147,13 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
                 "partition": record.partition,
                 "offset": offset,
                 # Kafka's own timestamps are whole milliseconds.
-                "timestamp": _milliseconds(record.timestamp or datetime.now(UTC)),
+                "timestamp": at.replace(microsecond=at.microsecond // 1000 * 1000),
                 "timestampType": 0,
                 # Spark gives null for a record without headers.
                 "headers": headers or None,
             }
         )
     return build_table(rows, kafka_schema())
-
-
-def _milliseconds(moment: datetime) -> datetime:
-    at = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return at.replace(microsecond=at.microsecond // 1000 * 1000)
 
 
 def _bytes(value: Any) -> bytes | None:

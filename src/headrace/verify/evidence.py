@@ -8,20 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from headrace.model.names import TableName
+from headrace.verify import commits
 from headrace.verify.balance import Baseline, RowBalance, build_balance, files_to_inspect
 from headrace.verify.checkpoints import CheckpointLog, Lineage, build_lineages, load_checkpoints
-from headrace.verify.commits import (
-    PROPERTY_KIND,
-    PROPERTY_PIPELINE,
-    Batches,
-    CommitClaims,
-    Ledger,
-    Other,
-    Replay,
-    build_claims,
-    load_folds,
-    load_losses,
-)
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
 from headrace.verify.quarantine import Quarantine, load_quarantine
@@ -33,8 +22,8 @@ from headrace.verify.stored import Storage, StoredPath
 class Evidence:
     dataset: TableName
     log: TableLog  # the table's log up to the judged version
-    metadata: CommitClaims
-    ledger: Ledger
+    metadata: commits.CommitClaims
+    ledger: commits.Ledger
     lineages: tuple[Lineage, ...]
     checkpoints: Mapping[str, tuple[CheckpointLog, ...]]  # spark's checkpoints by flow; read before the table
     since: int | None
@@ -43,18 +32,18 @@ class Evidence:
     facts: Mapping[str, FileFacts]
     ledgers: StoredPath  # the folder with the ledger of each flow
     quarantine: Quarantine = field(default_factory=Quarantine)
-    replays: tuple[Replay, ...] = ()  # the replays since the quarantine was last emptied
+    replays: tuple[commits.Replay, ...] = ()  # the replays since the quarantine was last emptied
 
     @property
     def kind(self) -> str:
-        return self.log.metadata.properties.get(PROPERTY_KIND, "materialized_view")
+        return self.log.metadata.properties.get(commits.PROPERTY_KIND, "materialized_view")
 
     @property
     def pipeline(self) -> str | None:
-        return self.log.metadata.properties.get(PROPERTY_PIPELINE)
+        return self.log.metadata.properties.get(commits.PROPERTY_PIPELINE)
 
     @property
-    def batches(self) -> list[Batches]:
+    def batches(self) -> list[commits.Batches]:
         return [batch for lineage in self.lineages for batch in lineage.batches]
 
     @property
@@ -88,11 +77,11 @@ def load_evidence(
     # Before the table: what a running flow commits meanwhile must not look like a lost batch.
     folder, ledgers = storage.flows("checkpoints", dataset), storage.flows("ledger", dataset)
     checkpoints = {flow.name: load_checkpoints(flow) for flow in folder.list_folders()}
-    folds = load_folds(ledgers, kinds)
+    folds = commits.load_folds(ledgers, kinds)
     version = _version_of(path, since)
     log = load_table_log(path, since=version)
-    metadata = build_claims(log, kinds)
-    ledger = load_losses(ledgers, folds, log.metadata.id, kinds)
+    metadata = commits.build_claims(log, kinds)
+    ledger = commits.load_losses(ledgers, folds, log.metadata.id, kinds)
     lineages = build_lineages(metadata, ledger, log.first_version, log.metadata.properties)
     replays = _replays(metadata, ledger, log.first_version)
     baseline = _find_baseline(log, metadata, ledger, lineages, replays, version)
@@ -163,7 +152,9 @@ def _version_of(table: StoredPath, since: datetime | int | None) -> int | None:
     return versions[index] if index < len(versions) else versions[-1] + 1
 
 
-def _replays(metadata: CommitClaims, ledger: Ledger, first_version: int) -> tuple[Replay, ...]:
+def _replays(
+    metadata: commits.CommitClaims, ledger: commits.Ledger, first_version: int
+) -> tuple[commits.Replay, ...]:
     """The replays after the last full refresh, which empties the quarantine too."""
     folded = (one for fold in ledger.folds for one in fold.replays if one.version < first_version)
     known = {one.version: one for one in (*folded, *metadata.replays)}
@@ -171,7 +162,7 @@ def _replays(metadata: CommitClaims, ledger: Ledger, first_version: int) -> tupl
     return tuple(known[version] for version in sorted(known) if version > emptied)
 
 
-def _emptied(metadata: CommitClaims, ledger: Ledger, until: int | None = None) -> int:
+def _emptied(metadata: commits.CommitClaims, ledger: commits.Ledger, until: int | None = None) -> int:
     """The version of the last full refresh, by log and ledger; -1 where there is none."""
     openings = [*metadata.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
     versions = (one.version for one in openings if one.reason == "full-refresh")
@@ -180,10 +171,10 @@ def _emptied(metadata: CommitClaims, ledger: Ledger, until: int | None = None) -
 
 def _find_baseline(
     log: TableLog,
-    metadata: CommitClaims,
-    ledger: Ledger,
+    metadata: commits.CommitClaims,
+    ledger: commits.Ledger,
     lineages: Sequence[Lineage],
-    replays: Sequence[Replay],
+    replays: Sequence[commits.Replay],
     since: int | None,
 ) -> Baseline:
     """The latest of: a full refresh, the version of `since`, the oldest state that is known."""
@@ -209,19 +200,21 @@ def _find_baseline(
     return Baseline(version=start, expected=accepted + moved, exact=False, why=why, others=others)
 
 
-def _others_before(log: TableLog, metadata: CommitClaims, ledger: Ledger, last: int) -> tuple[Other, ...]:
+def _others_before(
+    log: TableLog, metadata: commits.CommitClaims, ledger: commits.Ledger, last: int
+) -> tuple[commits.Other, ...]:
     """What other writers did up to a version, since the table was last emptied."""
     first = _emptied(metadata, ledger, last) + 1
     known = {other.version: other for other in ledger.others(first, last)}
     # A commit that the ledger has not yet, and whose rows are counted from no state of the log's.
     for commit in log.commits:
         if first <= commit.version <= last and metadata.roles[commit.version] == "foreign":
-            other = Other(version=commit.version, operation=commit.operation, engine=commit.engine)
+            other = commits.Other(version=commit.version, operation=commit.operation, engine=commit.engine)
             known.setdefault(commit.version, other)
     return tuple(known[version] for version in sorted(known))
 
 
-def _last_refresh(log: TableLog, metadata: CommitClaims) -> int:
+def _last_refresh(log: TableLog, metadata: commits.CommitClaims) -> int:
     """The last full refresh that left the table empty; -1 where there is none."""
     openings = {opening.version for opening in metadata.openings if opening.reason == "full-refresh"}
     found = previous = -1

@@ -177,7 +177,8 @@ class _DatasetJudge:
         table = judge_table(
             evidence.log, evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files
         )
-        undecoded = _count_undecoded(evidence)
+        facts = [evidence.facts.get(path) for path, _ in evidence.balance.files]
+        undecoded = sum(one is not None and one.rows is not None and not one.decoded for one in facts)
         return DatasetProof(
             dataset=evidence.dataset,
             kind=evidence.kind,
@@ -241,12 +242,6 @@ def _notes(evidence: Evidence, undecoded: int) -> list[str]:
             f"and not in {counted(undecoded, 'older file')}"
         )
     return notes
-
-
-def _count_undecoded(evidence: Evidence) -> int:
-    """The files of the table whose strings were not decoded."""
-    facts = [evidence.facts.get(path) for path, _ in evidence.balance.files]
-    return sum(one is not None and one.rows is not None and not one.decoded for one in facts)
 
 
 def compare_ledger(

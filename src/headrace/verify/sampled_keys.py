@@ -200,12 +200,16 @@ def judge_sample(
     if not rows or coordinates is None:
         return unjudged_records("the table has no row", applies=False)
     rejected = Rejected.of(evidence.batches, evidence.quarantine.kept, evidence.quarantine.discarded)
+    found: dict[Partition, list[tuple[int, int]]] = {}
+    for source in (source for lineage in evidence.lineages for source in lineage.sources):
+        for partition, span in source.spans.items():
+            found.setdefault(partition, []).append(span)
     records = _Records(
         rows,
         keys,
         [columns[key] for key in keys],
         {partition: frozenset(offsets) for partition, offsets in rejected.partitions.items()},
-        _committed(evidence),
+        {partition: Spans.of(pairs).merged() for partition, pairs in found.items()},
         size,
         coordinates,
         reader.system,
@@ -246,15 +250,6 @@ def _sample(table: StoredPath, version: int, keys: Sequence[str], size: int, whe
         at = row[_SEQUENCE]
         found[key] = _plain(at["value"]), int(at["partition"]), str(at["source"]), int(at["position"])
     return found
-
-
-def _committed(evidence: Evidence) -> dict[Partition, Spans]:
-    """The offsets that the batches of the table have read, as far as they are known."""
-    found: dict[Partition, list[tuple[int, int]]] = {}
-    for source in (source for lineage in evidence.lineages for source in lineage.sources):
-        for partition, span in source.spans.items():
-            found.setdefault(partition, []).append(span)
-    return {partition: Spans.of(pairs).merged() for partition, pairs in found.items()}
 
 
 @dataclass(frozen=True)

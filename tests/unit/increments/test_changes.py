@@ -63,7 +63,7 @@ def test_the_files_that_commits_add_and_remove_are_the_change(log: Log, separato
     change = log.change(0, 2)
     assert sorted(one["path"] for one in change.added) == ["a", "c"]
     assert [one["path"] for one in change.removed] == ["old"]
-    assert (change.replaced, change.only_adds, change.rows) == ({"old", "b"}, False, 20)
+    assert (change.replaced, change.only_adds, change.rows) == ({"old"}, False, 20)
 
 
 def test_a_compaction_changes_nothing_but_its_old_files_are_needed(log: Log) -> None:

@@ -22,22 +22,23 @@ REJECTED = "INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "code"),
+    ("seconds", "size", "code"),
     [
-        ({}, "CHANGE_SET_MISSING"),
-        ({"merge": 1.0}, "CHANGE_SET_MISSING"),
-        ({"full": 1.9}, REJECTED),
-        ({"full": 2.0}, None),
+        ({}, 500 * MB, "FIRST_REFRESH"),
+        ({"merge": 1.0}, 500 * MB, "FIRST_REFRESH"),
+        ({"full": 1.9}, 500 * MB, REJECTED),
+        ({"full": 9.0}, 31 * MB, REJECTED),
+        ({"full": 2.0}, 32 * MB, None),
     ],
 )
 def test_a_view_that_is_computed_in_two_seconds_is_computed_as_a_whole(
-    seconds: dict[str, float], code: str | None
+    seconds: dict[str, float], size: int, code: str | None
 ) -> None:
     if code is None:
-        check_large(seconds)
+        check_large(seconds, lambda: size)
         return
     with pytest.raises(NotIncrementalError) as raised:
-        check_large(seconds)
+        check_large(seconds, lambda: size)
     assert raised.value.code == code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from crashes import crash_before_each_write
+from crashes import EACH_STEP, crash_before_each_write
 
 from headrace.maintain.checkpoints import FlowCheckpoint, find_problems
 from headrace.model.names import TableName
@@ -43,6 +43,7 @@ def report(found: FlowCheckpoint) -> CheckpointReport:
     return CheckpointReport(checkpoint=fresh, problems=tuple(find_problems(fresh)))
 
 
+@EACH_STEP
 def test_a_crash_at_any_step_of_a_repair_loses_no_file_and_the_next_one_goes_on(location: Location) -> None:
     def prepare(root: Location) -> None:
         found = checkpoint(root)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from crashes import crash_before_each_write
+from crashes import EACH_STEP, crash_before_each_write
 
 from headrace.errors import (
     CheckpointCorruptError,
@@ -116,6 +116,7 @@ def test_a_checkpoint_of_a_newer_version_is_never_guessed_at(location: Location)
         load_identity(location)
 
 
+@EACH_STEP
 def test_a_crash_at_any_step_of_a_rename_leaves_one_checkpoint_and_the_next_start_goes_on(
     location: Location,
 ) -> None:

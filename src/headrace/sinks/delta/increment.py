@@ -18,11 +18,11 @@ from headrace.sinks.delta.data_files import (
     mask_rows,
 )
 from headrace.sinks.delta.placed_rows import check_positions, table_rows
-from headrace.sinks.delta.replace import newest_refresh
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
 from headrace.sinks.target import Committed, RefreshStamp
 from headrace.storage.location import Location
+from headrace.storage.refreshes import newest_refresh
 from headrace.storage.table_log import newest_version
 
 _VECTORS = "delta.enableDeletionVectors"
@@ -48,7 +48,7 @@ class ViewIncrement:
         removed: DataFrame | None,
         facts: Mapping[str, Any],
         check_removed: Callable[[int], None],
-    ) -> tuple[Committed, Mapping[str, Any]]:
+    ) -> tuple[Committed, Mapping[str, int]]:
         """Commit the rows of an increment. `removed`: the positions of rows. `facts`: what the commit says of
         the increment beside the numbers of its rows. `check_removed`: refuses too many removed rows.
 
@@ -70,13 +70,13 @@ class ViewIncrement:
         written = write_files(transaction, table_rows(added, transaction))
         after = self.row_count + written.rows - count
         counts = BatchCounts(input=after, accepted=after)
-        increment = {**facts, "added": written.rows, "removed": count}
+        rows = {"added": written.rows, "removed": count}
         actions = written.actions
         for action in masked.actions:
             actions = prepend(actions, action)
         files_of = WrittenFiles(actions=actions, added=written.added)
-        version = commit_increment(session, transaction, files_of, stamp, counts, increment)
-        return Committed(version=version, counts=counts), increment
+        version = commit_increment(session, transaction, files_of, stamp, counts, {**facts, **rows})
+        return Committed(version=version, counts=counts), rows
 
     def _open_positions(self) -> None:
         """Let the view have deletion vectors, if nobody has decided about them."""
@@ -95,7 +95,4 @@ class ViewIncrement:
         stated = (self.last or {}).get("accepted")
         if stated is not None:
             return int(stated)
-        files = list_files(self._session, self._transaction.snapshot())
-        if all(one.rows is not None for one in files):
-            return sum((one.rows or 0) - one.deleted_rows for one in files)
         return int(self._session.read.format("delta").load(str(self._path)).count())

@@ -267,7 +267,11 @@ class HistoryPositionWriter:
         before = np.where(in_order, NO_ROW, position)
 
         def entries(written: Entries) -> Entries:
-            after = _positions_after(first, second, written, before, changes.old_rows)
+            index = KeyIndex()
+            index.put(written)
+            _, now, _ = index.find(first, second)
+            left = np.where(np.isin(before, changes.old_rows), NO_ROW, before)
+            after = np.where(now == NO_ROW, left, now)
             return Entries(first, second, after, np.maximum(newest, last))
 
         return Decision(
@@ -377,14 +381,3 @@ def chosen_in_order(known: NDArray[np.bool_], oldest: Signed, newest: Signed) ->
     found = is_newer(known, oldest, newest)
     # Where most keys need all their events, one way for all of them is faster than two.
     return found if 2 * found.sum() >= len(found) else np.zeros_like(found)
-
-
-def _positions_after(
-    first: Unsigned, second: Unsigned, written: Entries, before: Unsigned, old_rows: Unsigned
-) -> Unsigned:
-    """The positions of the current rows of keys."""
-    index = KeyIndex()
-    index.put(written)
-    _, now, _ = index.find(first, second)
-    left = np.where(np.isin(before, old_rows), NO_ROW, before)
-    return np.where(now == NO_ROW, left, now)

@@ -191,19 +191,15 @@ class _Merger(KeyedWriter):
         if index is None:
             return decision
         replaced = collect(effects.where(f"{EFFECT} IN ('update', 'delete')").select(f"{HELD_AT}.*"))
-        gone = self._gone(effects, index)
+        is_missing = (F.col(EFFECT) == "none") & F.col(HELD_ROWS).isNull()
+        deleted = deletes_of(effects.where((F.col(EFFECT) == "delete") | is_missing), list(self.table.keys))
+        gone = keys_without_row(collect(deleted.select(*index.columns(deleted))))
         old = FoundRows(
             index=index,
             positions=find_positions(replaced, index.files.values()),
             entries=lambda written: Entries.joined(written, gone),
         )
         return replace(decision, old=old)
-
-    def _gone(self, effects: DataFrame, index: TableIndex) -> Entries:
-        """The deleted keys that have no row after the batch."""
-        is_missing = (F.col(EFFECT) == "none") & F.col(HELD_ROWS).isNull()
-        deleted = deletes_of(effects.where((F.col(EFFECT) == "delete") | is_missing), list(self.table.keys))
-        return keys_without_row(collect(deleted.select(*index.columns(deleted))))
 
     def _counted(self, effects: DataFrame, ending: DataFrame, held: DataFrame | None = None) -> Decision:
         """Compute the effects, and count them. `held`: the keys and positions of the table's rows, if all

@@ -7,19 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.sinks.delta.table import TableState
+from headrace.storage import table_log
 from headrace.storage.location import Location
 from headrace.storage.row_counts import count_moved_rows
-from headrace.storage.table_log import (
-    LoggedCommit,
-    commit_file,
-    commit_mark,
-    is_table,
-    iter_commits,
-    load_commit,
-    stray_versions,
-    undone_versions,
-    versions,
-)
 
 ReadTable = Callable[[Location], TableState]
 """Reads a table's newest snapshot: through Spark, or without a JVM."""
@@ -33,16 +23,16 @@ class DeltaCommits:
 
     @property
     def span(self) -> range:
-        known = versions(self.path)
+        known = table_log.versions(self.path)
         return range(known[0], known[-1] + 1) if known else range(0)
 
     def mark(self, version: int) -> str | None:
-        return commit_mark(self.path, version)
+        return table_log.commit_mark(self.path, version)
 
     def commits(
         self, first: int, last: int | None = None, *, others: bool = True
     ) -> Iterator[Mapping[str, Any]]:
-        for commit in iter_commits(self.path, first, last):
+        for commit in table_log.iter_commits(self.path, first, last):
             entry = _entry(commit)
             if entry is None and others and not commit.is_ours and commit.changes_data:
                 entry = self._other(commit)
@@ -50,16 +40,16 @@ class DeltaCommits:
                 yield entry
 
     def newest_batches(self, after: int = -1) -> Iterator[Mapping[str, Any]]:
-        for version in reversed(versions(self.path)):
+        for version in reversed(table_log.versions(self.path)):
             if version <= after:
                 return
-            entry = _entry(load_commit(self.path, version))
+            entry = _entry(table_log.load_commit(self.path, version))
             if entry is not None and "batch" in entry:
                 yield entry
 
-    def _other(self, commit: LoggedCommit) -> dict[str, Any]:
+    def _other(self, commit: table_log.LoggedCommit) -> dict[str, Any]:
         added, removed = count_moved_rows(self.path, commit.version)
-        undone = undone_versions(self.path, commit)
+        undone = table_log.undone_versions(self.path, commit)
         return {
             "version": commit.version,
             "timestamp": commit.timestamp_ms,
@@ -79,19 +69,21 @@ class DeltaReader(DeltaCommits):
     read: ReadTable
 
     def state(self) -> TableState | None:
-        return self.read(self.path) if is_table(self.path) else None
+        return self.read(self.path) if table_log.is_table(self.path) else None
 
     def remove_strays(self, flow: str, found: Callable[[], object]) -> None:
-        strays = [load_commit(self.path, version) for version in stray_versions(self.path)]
+        strays = [
+            table_log.load_commit(self.path, version) for version in table_log.stray_versions(self.path)
+        ]
         if strays:
             found()
         for stray in strays:
             is_mine = stray.is_ours and (stray.metadata or {}).get("flow") == flow
             if is_mine or not stray.changes_data:
-                commit_file(self.path, stray.version).delete()
+                table_log.commit_file(self.path, stray.version).delete()
 
 
-def _entry(commit: LoggedCommit) -> Mapping[str, Any] | None:
+def _entry(commit: table_log.LoggedCommit) -> Mapping[str, Any] | None:
     """A commit of this pipeline as the ledger keeps it; ``None`` for another writer's, and for one that only
     fences a replay."""
     if commit.metadata is None or not commit.is_ours:

@@ -104,14 +104,11 @@ class Tombstones:
         The batch is committed: a failure is only logged.
         """
         try:
-            if self._has_many_files(session):
+            checksum = delta_log(session, self.path).unsafeVolatileSnapshot().checksumOpt()
+            if bool(checksum.isDefined() and checksum.get().numFiles() > _MANY_FILES):
                 self.collect(session, properties)
         except Exception as error:
             _LOG.warning("tombstones of %s were not collected: %s", self.path, error)
-
-    def _has_many_files(self, session: SparkSession) -> bool:
-        checksum = delta_log(session, self.path).unsafeVolatileSnapshot().checksumOpt()
-        return bool(checksum.isDefined() and checksum.get().numFiles() > _MANY_FILES)
 
     def collect(self, session: SparkSession, properties: Mapping[str, str]) -> None:
         """Remove tombstones that are older than the property allows, and fold small files."""

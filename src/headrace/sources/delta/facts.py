@@ -10,15 +10,8 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
-from headrace.errors import (
-    ChangeFeedMissingError,
-    SourceLocation,
-    SourcesChangedError,
-    StartInvalidError,
-    UpstreamLogExpiredError,
-    UpstreamRewrittenError,
-    UpstreamSchemaChangedError,
-)
+from headrace import errors
+from headrace.errors import SourceLocation
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sources.kind import Meaning
@@ -26,20 +19,13 @@ from headrace.sources.parts import FileParts, file_uri, row_number
 from headrace.state.facts import FlowFacts, NextPosition, ReadBefore, SourceFacts
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
+from headrace.storage import table_log
 from headrace.storage.location import Location
-from headrace.storage.table_log import (
-    LoggedCommit,
-    commit_file,
-    follow_commits,
-    load_commit,
-    read_actions,
-    versions,
-)
 
 MEANINGS = (
     Meaning(
         message=re.compile("DELTA_MISSING_CHANGE_DATA"),
-        error=ChangeFeedMissingError,
+        error=errors.ChangeFeedMissingError,
         what="{table} has no change data feed for the versions that the query reads",
         remedy="set startingVersion to the version that enabled the change data feed, or to a later one",
     ),
@@ -49,7 +35,7 @@ MEANINGS = (
             # Columns of another type since then: such commits cannot be read as they are now.
             r"|DELTA_ILLEGAL_OPTION|DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS"
         ),
-        error=StartInvalidError,
+        error=errors.StartInvalidError,
         what="{table} cannot be read from the starting version or timestamp of the query",
         remedy="correct startingVersion or startingTimestamp",
     ),
@@ -58,13 +44,13 @@ MEANINGS = (
             r"DELTA_MISSING_FILES_UNEXPECTED_VERSION|DELTA_LOG_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS"
             r"|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_STREAMING_TRAILING_COMMIT_MISSING"
         ),
-        error=UpstreamLogExpiredError,
+        error=errors.UpstreamLogExpiredError,
         what="{table} no longer has the log of commits that the flow has not read yet",
         facts=("to continue could skip rows; nothing was written",),
     ),
     Meaning(
         message=re.compile(r"DELTA_FILE_NOT_FOUND|_change_data/\S* does not exist"),
-        error=UpstreamLogExpiredError,
+        error=errors.UpstreamLogExpiredError,
         what="{table} no longer has files that the flow has not read yet (VACUUM deletes them)",
         facts=("to continue could skip rows; nothing was written",),
     ),
@@ -73,13 +59,13 @@ MEANINGS = (
             r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE|DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING"
             r"|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE"
         ),
-        error=UpstreamSchemaChangedError,
+        error=errors.UpstreamSchemaChangedError,
         what="{table} has renamed or dropped a column, or changed its type",
         facts=("commits before the change cannot be read with the new columns; nothing was written",),
     ),
     Meaning(
         message=re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE"),
-        error=UpstreamRewrittenError,
+        error=errors.UpstreamRewrittenError,
         what="{table} has changed rows that the flow had already read",
     ),
 )
@@ -192,8 +178,8 @@ def versions_of_files(table: Location, one: SourceRange) -> dict[str, int]:
         return {}
     first = start.first_commit if isinstance(start, DeltaPosition) else until.version
     found: dict[str, int] = {}
-    for commit in follow_commits(table, first, until.last_version):
-        for _, action in read_actions(commit_file(table, commit.version), "add"):
+    for commit in table_log.follow_commits(table, first, until.last_version):
+        for _, action in table_log.read_actions(table_log.commit_file(table, commit.version), "add"):
             found[unquote(action["path"]).rpartition("/")[2]] = commit.version
     return found
 
@@ -213,7 +199,7 @@ class DeltaFacts(SourceFacts):
     # How the table differs from the version that was read, if an older copy was restored
     rolled_back: str | None = None
     # The first commit that changes rows and that the flow has not read yet
-    rewritten: LoggedCommit | None = None
+    rewritten: table_log.LoggedCommit | None = None
     # The first version that the flow has not read and that the log no longer has
     missing: int | None = None
 
@@ -231,8 +217,8 @@ class DeltaFacts(SourceFacts):
             location = self.location or flow.location
             raise log_expired(flow.flow, flow.short_dataset, self.path, location, self.missing)
 
-    def _restored(self, flow: FlowFacts, how: str) -> UpstreamRewrittenError:
-        return UpstreamRewrittenError(
+    def _restored(self, flow: FlowFacts, how: str) -> errors.UpstreamRewrittenError:
+        return errors.UpstreamRewrittenError(
             f"flow {flow.flow}: an older copy of the table {self.path}, which it reads, was restored",
             location=flow.location,
             facts=(how, "to continue would skip or repeat rows; nothing was read or written"),
@@ -243,7 +229,7 @@ class DeltaFacts(SourceFacts):
     def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
         if super().is_same(flow, then):
             return True
-        raise SourcesChangedError(
+        raise errors.SourcesChangedError(
             f"flow {flow.flow}: the table {self.path}, which it reads, was deleted and created again",
             location=flow.location,
             facts=("nothing was read or written",),
@@ -265,8 +251,8 @@ class DeltaFacts(SourceFacts):
 
 
 def rewritten(
-    flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit
-) -> UpstreamRewrittenError:
+    flow: str, target: str, table: str, location: SourceLocation, commit: table_log.LoggedCommit
+) -> errors.UpstreamRewrittenError:
     """The error for a commit of a table that changes rows which a flow has read."""
     name = table.rpartition("/")[2]
     summary = f"{flow}: {name}, which it reads as a stream, has changed rows that it had already read"
@@ -299,7 +285,7 @@ def rewritten(
             "or read the tables that the view reads as a stream",
             f"or {again}",
         )
-    return UpstreamRewrittenError(
+    return errors.UpstreamRewrittenError(
         summary,
         location=location,
         facts=facts,
@@ -310,10 +296,10 @@ def rewritten(
 
 def log_expired(
     flow: str, target: str, table: str, location: SourceLocation, version: int
-) -> UpstreamLogExpiredError:
+) -> errors.UpstreamLogExpiredError:
     """The error for a version that a flow has not read yet and that the log no longer has."""
     name = table.rpartition("/")[2]
-    return UpstreamLogExpiredError(
+    return errors.UpstreamLogExpiredError(
         f"{flow}: {name}, which it reads as a stream, no longer has commits that it has not read yet",
         location=location,
         facts=(
@@ -325,14 +311,14 @@ def log_expired(
     )
 
 
-def find_change(table: Location) -> tuple[LoggedCommit, str] | None:
+def find_change(table: Location) -> tuple[table_log.LoggedCommit, str] | None:
     """The newest commit that renames or drops columns, or changes their types, and what it has done."""
     later: tuple[int, Mapping[str, tuple[str, Any]]] | None = None
-    for version in reversed(versions(table)):
-        for _, action in read_actions(commit_file(table, version), "metaData"):
+    for version in reversed(table_log.versions(table)):
+        for _, action in table_log.read_actions(table_log.commit_file(table, version), "metaData"):
             columns = _columns(json.loads(action["schemaString"]))
             if later is not None and (changes := ", and ".join(_changes(columns, later[1]))):
-                return load_commit(table, later[0]), changes
+                return table_log.load_commit(table, later[0]), changes
             later = version, columns
     return None
 

@@ -6,13 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headrace.errors import (
-    ChangeFeedMissingError,
-    OptionInvalidError,
-    SourceLocation,
-    StartInvalidError,
-    TableNotFoundError,
-)
+from headrace import errors
+from headrace.errors import SourceLocation
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sources.requests import (
     ADAPTIVE,
@@ -107,7 +102,7 @@ def check_table_start(
             sets = f"SET TBLPROPERTIES ({FEED_PROPERTY} = true)"
             remedy = f"enable it in a Spark session with Delta:   ALTER TABLE delta.`{path.resolve()}` {sets}"
         other = f"add this line to the spec of the pipeline {writer}, and run it:   {_OTHER_SPEC}"
-        raise ChangeFeedMissingError(
+        raise errors.ChangeFeedMissingError(
             f"a stream reads the change data feed of {name}, which is not enabled",
             location=location,
             facts=(
@@ -126,7 +121,7 @@ def check_table_start(
         return
     version, since = int(text), property_since(path, FEED_PROPERTY) if asks_feed else None
     if not known[0] <= version <= known[-1]:
-        raise StartInvalidError(
+        raise errors.StartInvalidError(
             f"the log of {name} does not hold startingVersion {version}",
             location=location,
             facts=(f"it holds the versions {known[0]} to {known[-1]}",),
@@ -134,7 +129,7 @@ def check_table_start(
             params={"table": name, "version": version, "versions": [known[0], known[-1]]},
         )
     if since is not None and version < since:
-        raise StartInvalidError(
+        raise errors.StartInvalidError(
             f"the change data feed of {name} starts after startingVersion {version}",
             location=location,
             facts=(f"the feed was enabled in version {since}",),
@@ -161,8 +156,8 @@ def starting_version(spark: SparkSession, table: Location, timestamp: str) -> in
     return int(found)
 
 
-def _invalid(problem: str, remedy: str, location: SourceLocation) -> OptionInvalidError:
-    return OptionInvalidError(
+def _invalid(problem: str, remedy: str, location: SourceLocation) -> errors.OptionInvalidError:
+    return errors.OptionInvalidError(
         f"a stream of a Delta table: {problem}",
         location=location,
         remedies=[remedy],
@@ -236,7 +231,7 @@ class DeltaReader(Reader):
         folder = locate_supported(path)
         if folder is None or (folder / "_delta_log").exists():
             return
-        raise TableNotFoundError(
+        raise errors.TableNotFoundError(
             f"there is no Delta table at {folder}",
             location=location,
             facts=["the folder has no _delta_log" if folder.exists() else "the folder does not exist"],

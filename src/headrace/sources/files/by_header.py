@@ -11,54 +11,43 @@ from headrace.model.declarations import RESCUED
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import frame_of_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, DataFrameReader, F, SparkSession, StructType, T
-from headrace.sources.files.headers import (
-    HeaderGroup,
-    HeaderRules,
-    HeaderSyntax,
-    HeaderText,
-    Layout,
-    find_header,
-    find_repeated,
-    header_splitter,
-    lay_out,
-    repeated_name,
-)
+from headrace.sources.files import headers
 
 _METADATA = "_metadata"
 
 
 def find_groups(
-    session: SparkSession, options: Mapping[str, str], rules: HeaderRules, paths: Iterable[str]
-) -> list[HeaderGroup]:
+    session: SparkSession, options: Mapping[str, str], rules: headers.HeaderRules, paths: Iterable[str]
+) -> list[headers.HeaderGroup]:
     """The files of each header, which is read from each file."""
-    syntax, split = HeaderSyntax.of(options), header_splitter(session, options)
-    return group_by_header(paths, lambda path: find_header(path, syntax), split, rules)
+    syntax, split = headers.HeaderSyntax.of(options), headers.header_splitter(session, options)
+    return group_by_header(paths, lambda path: headers.find_header(path, syntax), split, rules)
 
 
 def group_by_header(
     paths: Iterable[str],
-    find: Callable[[str], HeaderText | None],
+    find: Callable[[str], headers.HeaderText | None],
     split: Callable[[str], Sequence[str]],
-    rules: HeaderRules,
-) -> list[HeaderGroup]:
+    rules: headers.HeaderRules,
+) -> list[headers.HeaderGroup]:
     """The files of each header, in the order of their first files. `split`: gives the values of a record."""
-    layouts: dict[str, Layout] = {}
-    groups: dict[Layout, list[str]] = {}
-    lines: dict[Layout, int] = {}
+    layouts: dict[str, headers.Layout] = {}
+    groups: dict[headers.Layout, list[str]] = {}
+    lines: dict[headers.Layout, int] = {}
     for path in paths:
         found = find(path)
         if found is None:
-            layout = lay_out(rules.columns, rules)
+            layout = headers.lay_out(rules.columns, rules)
         elif found.text in layouts:
             layout = layouts[found.text]
         else:
             header = split(found.text)
-            if (name := find_repeated(header, rules)) is not None:
-                raise repeated_name(path, found.line, name)
-            layout = layouts[found.text] = lay_out(header, rules)
+            if (name := headers.find_repeated(header, rules)) is not None:
+                raise headers.repeated_name(path, found.line, name)
+            layout = layouts[found.text] = headers.lay_out(header, rules)
         groups.setdefault(layout, []).append(path)
         lines.setdefault(layout, 1 if found is None else found.line)
-    return [HeaderGroup(layout, tuple(found), lines[layout]) for layout, found in groups.items()]
+    return [headers.HeaderGroup(layout, tuple(found), lines[layout]) for layout, found in groups.items()]
 
 
 @dataclass(frozen=True)
@@ -67,10 +56,12 @@ class HeaderedFiles:
 
     reader: DataFrameReader
     schema: StructType
-    rules: HeaderRules
+    rules: headers.HeaderRules
 
     def load(
-        self, groups: Sequence[HeaderGroup], choose: Callable[[DataFrame], DataFrame] = lambda frame: frame
+        self,
+        groups: Sequence[headers.HeaderGroup],
+        choose: Callable[[DataFrame], DataFrame] = lambda frame: frame,
     ) -> DataFrame:
         """The rows of the files with the columns of the schema, and `RESCUED` where columns are rescued. The
         hidden column `_metadata` stays hidden. `choose`: gives the wanted rows of a read of files."""
@@ -80,7 +71,7 @@ class HeaderedFiles:
         return _hide_metadata(rows)
 
     def _load(
-        self, group: HeaderGroup, choose: Callable[[DataFrame], DataFrame], *, rescues: bool
+        self, group: headers.HeaderGroup, choose: Callable[[DataFrame], DataFrame], *, rescues: bool
     ) -> DataFrame:
         layout = group.layout
         if layout.is_planned:
@@ -101,7 +92,7 @@ class HeaderedFiles:
         more = [rescued.alias(RESCUED)] if rescues else []
         return frame.select(*columns, *more, _METADATA)
 
-    def _columns(self, layout: Layout) -> Iterator[Column]:
+    def _columns(self, layout: headers.Layout) -> Iterator[Column]:
         """The columns of the schema in files that are read with `header_schema`."""
         places = dict(zip(self.rules.columns, layout.positions, strict=True))
         for one in self.schema.fields:
@@ -117,7 +108,7 @@ def _number(index: int) -> str:
     return f"__headrace_{index}"
 
 
-def header_schema(layout: Layout, schema: StructType, rules: HeaderRules) -> StructType:
+def header_schema(layout: headers.Layout, schema: StructType, rules: headers.HeaderRules) -> StructType:
     """The columns of files in the order of their header. After them come the columns that Spark adds: from
     the names of folders, and the text of a malformed record."""
     kinds = {
@@ -131,7 +122,7 @@ def header_schema(layout: Layout, schema: StructType, rules: HeaderRules) -> Str
     return T.StructType([*fields, *(one for one in schema.fields if one.name not in rules.columns)])
 
 
-def _rescued(layout: Layout, rules: HeaderRules) -> Column:
+def _rescued(layout: headers.Layout, rules: headers.HeaderRules) -> Column:
     """The values of the columns that have none in the schema, as JSON; NULL if there are none. They include
     new columns whose name Delta does not allow."""
     kept = {

@@ -10,44 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.errors import (
-    NOT_COMMITTED,
-    CheckpointCorruptError,
-    FileChangedError,
-    FileUnreadableError,
-    FileVanishedError,
-    HeadraceError,
-    StorageUnwritableError,
-)
+from headrace import errors
+from headrace.errors import NOT_COMMITTED, HeadraceError
 from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import StructType
 from headrace.sources.bad_records import schema_mark
+from headrace.sources.files import headers, lists
 from headrace.sources.files.bad_files import explain_bad_file, file_relations, relation_options
 from headrace.sources.files.by_header import find_groups, header_schema
-from headrace.sources.files.headers import (
-    HEADERS_OPTION,
-    HeaderRules,
-    HeaderSyntax,
-    find_header,
-    find_misplaced,
-    has_header,
-    header_splitter,
-    misplaced_column,
-)
-from headrace.sources.files.lists import (
-    FileLists,
-    FilePosition,
-    ReadFile,
-    SeenFiles,
-    covers,
-    describe_files,
-    find_earlier,
-    folder_of_source,
-    last_entry,
-    load_entries,
-    load_seen,
-)
 from headrace.sources.kind import FlowRun, Guard
 from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
@@ -71,7 +42,7 @@ class _Batch:
     """The files of one batch, as they were when it began."""
 
     number: int
-    files: tuple[ReadFile, ...] = ()
+    files: tuple[lists.ReadFile, ...] = ()
     states: Mapping[str, FileState] = field(default_factory=dict)
 
     def changed(self) -> list[str]:
@@ -82,8 +53,8 @@ class _Batch:
 class FileGuard(Guard):
     def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
         super().__init__(run, sources)
-        self._lists = FileLists.of_ledger(run.ledger.folder)
-        self._read: dict[int, SeenFiles] = {}
+        self._lists = lists.FileLists.of_ledger(run.ledger.folder)
+        self._read: dict[int, lists.SeenFiles] = {}
         self._keyed: dict[int, set[bool]] = {}
         self._batch = _Batch(number=-1)
 
@@ -95,13 +66,13 @@ class FileGuard(Guard):
         """
         for index, source in self.sources.items():
             position = positions.get(index)
-            last = position.entry if isinstance(position, FilePosition) else -1
+            last = position.entry if isinstance(position, lists.FilePosition) else -1
             folder = folder_of(source)
-            if last_entry(self.run.checkpoint, folder) < last:
+            if lists.last_entry(self.run.checkpoint, folder) < last:
                 raise self._corrupt(index, f"it ends before entry {last}, up to which files were read", ())
-            logged = load_seen(self.run.checkpoint, folder)
+            logged = lists.load_seen(self.run.checkpoint, folder)
             read = {path: entry for path, entry in logged.items() if entry <= last}
-            self._read[index] = SeenFiles(read)
+            self._read[index] = lists.SeenFiles(read)
             self._keyed[index] = {self._is_keyed(index, path) for path in read}
             seen = read.keys()
             if position is None:
@@ -110,12 +81,12 @@ class FileGuard(Guard):
             paths = {file.path for file in listed}
             if paths - seen:
                 raise self._corrupt(index, "it lacks files that were read", sorted(paths - seen))
-            if seen - paths and covers(listed, last):
+            if seen - paths and lists.covers(listed, last):
                 raise self._corrupt(index, "it holds files that were not read", sorted(seen - paths))
 
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
         """Record the state of the batch's files, and describe them in its ranges."""
-        files: list[ReadFile] = []
+        files: list[lists.ReadFile] = []
         states: dict[str, FileState] = {}
         for one in ranges:
             mine = self._files_of(one, states)
@@ -124,7 +95,9 @@ class FileGuard(Guard):
             total = len(before) + sum(before.entry_of(file.path) != file.log for file in mine)
             files += mine
             planned = next(source for source in self.run.planned if source.index == one.index)
-            yield replace(one, marks={"files": describe_files(mine, total), **schema_mark(planned.options)})
+            yield replace(
+                one, marks={"files": lists.describe_files(mine, total), **schema_mark(planned.options)}
+            )
         self._batch = _Batch(number=batch, files=tuple(files), states=states)
         self._refuse_mixed()
 
@@ -168,7 +141,7 @@ class FileGuard(Guard):
         """The columns of a file in the order of its header, where they are read by name."""
         index = next((file.source for file in self._batch.files if plain_path(file.path) == path), None)
         source = next((one for one in self.run.planned if one.index == index), None)
-        rules = None if source is None else HeaderRules.of(source.options)
+        rules = None if source is None else headers.HeaderRules.of(source.options)
         if source is None or rules is None:
             return declared
         (group,) = find_groups(self.run.session, source.options, rules, [path])
@@ -180,7 +153,7 @@ class FileGuard(Guard):
             self._keyed[file.source].add(self._is_keyed(file.source, file.path))
         if self._batch.number % _PACKED == _PACKED - 1:
             # The lists are as good one by one; what cannot be written now is packed the next time.
-            with contextlib.suppress(StorageUnwritableError):
+            with contextlib.suppress(errors.StorageUnwritableError):
                 self._lists.pack(self.run.checkpoint_id, self._batch.number)
 
     def is_replay(self, batch: int) -> bool:
@@ -195,7 +168,7 @@ class FileGuard(Guard):
             return
         other = [one.path for one in set(listed).symmetric_difference(files)]
         paths = sorted({plain_path(path) for path in other})
-        raise FileVanishedError(
+        raise errors.FileVanishedError(
             f"flow {flow.name}: {paths[0]} has changed or is gone since batch {batch} read it, "
             "and the batch's state was not saved yet",
             location=flow.location,
@@ -212,11 +185,11 @@ class FileGuard(Guard):
         if changed:
             raise self._changed(changed, "written, replaced or removed while it was read") from cause
 
-    def _files_of(self, one: SourceRange, states: dict[str, FileState]) -> list[ReadFile]:
-        assert isinstance(one.until, FilePosition)
-        first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
+    def _files_of(self, one: SourceRange, states: dict[str, FileState]) -> list[lists.ReadFile]:
+        assert isinstance(one.until, lists.FilePosition)
+        first = one.start.entry + 1 if isinstance(one.start, lists.FilePosition) else 0
         folder = folder_of(self.sources[one.index])
-        entries = load_entries(self.run.checkpoint, folder, first, one.until.entry)
+        entries = lists.load_entries(self.run.checkpoint, folder, first, one.until.entry)
         found = []
         for log, paths in entries.items():
             for path in paths:
@@ -224,7 +197,7 @@ class FileGuard(Guard):
                 if state is not None:
                     states[path] = state
                 found.append(
-                    ReadFile(
+                    lists.ReadFile(
                         source=one.index,
                         log=log,
                         path=path,
@@ -236,7 +209,7 @@ class FileGuard(Guard):
         before = self._read[one.index]
         known = ((file.path, before.entry_of(file.path)) for file in found)
         maybe = [path for path, entry in known if entry is not None and entry < first]
-        again = find_earlier(self.run.checkpoint, folder, maybe, first)
+        again = lists.find_earlier(self.run.checkpoint, folder, maybe, first)
         if again or len({file.path for file in found}) < len(found):
             raise self._corrupt(one.index, "it names files again that were read before", again)
         return found
@@ -276,26 +249,26 @@ class FileGuard(Guard):
             return
         options = relation_options(self.run.session, relation)
         given = {name.lower() for name in options}
-        if not has_header(options) or given & {"enforceschema", HEADERS_OPTION.lower()}:
+        if not headers.has_header(options) or given & {"enforceschema", headers.HEADERS_OPTION.lower()}:
             return
-        syntax, split = HeaderSyntax.of(options), header_splitter(self.run.session, options)
+        syntax, split = headers.HeaderSyntax.of(options), headers.header_splitter(self.run.session, options)
         columns, seen = list(relation.dataSchema().fieldNames()), set[str]()
         for path in map(plain_path, paths):
-            header = find_header(path, syntax)
+            header = headers.find_header(path, syntax)
             if header is None or header.text in seen:
                 continue
             seen.add(header.text)
-            column = find_misplaced(split(header.text), columns, str.lower)
+            column = headers.find_misplaced(split(header.text), columns, str.lower)
             if column is not None:
                 flow = self.run.flow
-                raise misplaced_column(str(flow.name), path, header.line, column, flow.location)
+                raise headers.misplaced_column(str(flow.name), path, header.line, column, flow.location)
 
-    def _doubled(self, twice: Sequence[str]) -> FileUnreadableError:
+    def _doubled(self, twice: Sequence[str]) -> errors.FileUnreadableError:
         patterns = [
             plain_path(file.path) for file in self._batch.files if _PATTERN.search(plain_path(file.path))
         ]
         named = patterns[0] if patterns else plain_path(twice[0])
-        return FileUnreadableError(
+        return errors.FileUnreadableError(
             f"flow {self.run.flow.name}: the file name {named} would make Spark read other files twice",
             location=self.run.flow.location,
             facts=(
@@ -333,13 +306,13 @@ class FileGuard(Guard):
 
     def _is_keyed(self, index: int, uri: str) -> bool:
         """Whether a file is in a folder whose name is a partition column and its value."""
-        base = folder_of_source(self.sources[index].identity).base
+        base = lists.folder_of_source(self.sources[index].identity).base
         return _KEYED.search(plain_path(uri).removeprefix(base)) is not None
 
-    def _mixed(self, paths: Sequence[str], how: str) -> FileUnreadableError:
+    def _mixed(self, paths: Sequence[str], how: str) -> errors.FileUnreadableError:
         shown = [plain_path(path) for path in paths]
         flow = self.run.flow
-        return FileUnreadableError(
+        return errors.FileUnreadableError(
             f"flow {flow.name}: {shown[0]} {how}",
             location=flow.location,
             facts=(
@@ -355,10 +328,10 @@ class FileGuard(Guard):
             params={"flow": flow.name, "path": shown[0]},
         )
 
-    def _vanished(self, gone: Sequence[ReadFile]) -> FileVanishedError:
+    def _vanished(self, gone: Sequence[lists.ReadFile]) -> errors.FileVanishedError:
         paths = [plain_path(file.path) for file in gone]
         more = f" and {len(gone) - 1} more files" if len(gone) > 1 else ""
-        return FileVanishedError(
+        return errors.FileVanishedError(
             f"flow {self.run.flow.name}: {paths[0]}{more} vanished before its batch was read",
             location=self.run.flow.location,
             facts=(*paths[1:_SHOWN], f"batch {self._batch.number} was not committed"),
@@ -372,10 +345,10 @@ class FileGuard(Guard):
             params={"flow": self.run.flow.name, "paths": paths},
         )
 
-    def _changed(self, changed: Sequence[str], how: str) -> FileChangedError:
+    def _changed(self, changed: Sequence[str], how: str) -> errors.FileChangedError:
         paths = [plain_path(path) for path in changed]
         named = paths[0] if paths else "a file"
-        return FileChangedError(
+        return errors.FileChangedError(
             f"flow {self.run.flow.name}: {named} was {how}",
             location=self.run.flow.location,
             facts=(*paths[1:_SHOWN], f"{NOT_COMMITTED}, and is read again"),
@@ -385,7 +358,7 @@ class FileGuard(Guard):
 
     def _corrupt(self, index: int, problem: str, paths: Sequence[str]) -> HeadraceError:
         log = self.run.checkpoint / "sources" / str(folder_of(self.sources[index]))
-        return CheckpointCorruptError(
+        return errors.CheckpointCorruptError(
             f"flow {self.run.flow.name}: the checkpoint's log of files cannot be trusted: {problem}",
             location=self.run.flow.location,
             facts=(*(plain_path(path) for path in paths[:_SHOWN]), str(log), "nothing was read or written"),

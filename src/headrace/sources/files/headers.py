@@ -18,13 +18,8 @@ from functools import lru_cache
 from typing import Any, BinaryIO, Final, Self, TextIO
 from uuid import UUID
 
-from headrace.errors import (
-    NOT_COMMITTED,
-    FileUnreadableError,
-    HeadraceError,
-    RecordDriftedError,
-    SourceLocation,
-)
+from headrace import errors
+from headrace.errors import NOT_COMMITTED, HeadraceError, SourceLocation
 from headrace.model.declarations import Drift, DriftAction
 from headrace.model.folders import plain_path
 from headrace.model.texts import counted, find_option
@@ -344,7 +339,7 @@ def new_columns(
     """The error for a new column where the flow is to stop."""
     path = plain_path(group.paths[0])
     several = len(names) > 1
-    return RecordDriftedError(
+    return errors.RecordDriftedError(
         f"flow {flow}: the file {path}, line {group.line}, has {counted(len(names), 'column')} "
         f"that the schema does not have: {_listed(names)}",
         location=location,
@@ -374,7 +369,7 @@ def _unreadable(
     away: tuple[str, ...] = ()
     if flow is not None:
         away = (f"or move the file away, and drop the planned batch:   headrace reset {flow}",)
-    return FileUnreadableError(
+    return errors.FileUnreadableError(
         f"{'' if flow is None else f'flow {flow}: '}the file {path}, line {line}, {problem}",
         location=location,
         facts=(*facts, NOT_COMMITTED),

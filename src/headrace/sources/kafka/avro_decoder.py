@@ -15,13 +15,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
-from headrace.errors import (
-    SchemaRegistryRefusedError,
-    SchemaRegistryUnreachableError,
-    SchemaSubjectInvalidError,
-    SubjectNotFoundError,
-    did_you_mean,
-)
+from headrace import errors
+from headrace.errors import did_you_mean
 from headrace.runtime.lazy_pyspark import Column, DataType, F, T
 from headrace.sources.decoders import UNPARSEABLE, Decoder
 
@@ -60,7 +55,7 @@ class SchemaRegistry:
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(path, subject)
         if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
-            raise SchemaRegistryRefusedError(
+            raise errors.SchemaRegistryRefusedError(
                 f"{self.url} does not answer like a schema registry",
                 facts=(f"{path}: {json.dumps(numbers)[:_SHOWN]}",),
                 remedies=(f"correct {URL} under kafka: in headrace.yml",),
@@ -77,7 +72,7 @@ class SchemaRegistry:
         elif found.get("references"):
             problem = "has a schema that refers to other schemas; this is not supported"
         if problem is not None:
-            raise SchemaSubjectInvalidError(
+            raise errors.SchemaSubjectInvalidError(
                 f"the subject `{subject}` of the schema registry {problem}",
                 facts=(f"version {found.get('version')} of the subject, schema id {found.get('id')}",),
                 remedies=(
@@ -109,7 +104,7 @@ class SchemaRegistry:
         if code == 404 and subject:
             names = sorted(map(str, self._get("/subjects", "")))
             listed = ", ".join(names[:10]) + (", .." if len(names) > 10 else "")
-            return SubjectNotFoundError(
+            return errors.SubjectNotFoundError(
                 f"the schema registry has no subject `{subject}`",
                 facts=(f"registry: {self.url}", f"its subjects: {listed or 'none'}"),
                 remedies=did_you_mean(subject, names)
@@ -121,15 +116,15 @@ class SchemaRegistry:
             )
         login = "schema.registry.basic.auth.user.info: USER:PASSWORD"
         hint = f"add the login under kafka: in headrace.yml:   {login}"
-        return SchemaRegistryRefusedError(
+        return errors.SchemaRegistryRefusedError(
             f"the schema registry refused the request: {answer}",
             facts=(f"registry: {self.url}",),
             remedies=(hint,) if code in _FORBIDDEN else (f"check {URL} under kafka: in headrace.yml",),
             params={"url": self.url, "status": code},
         )
 
-    def _unreachable(self, reason: str) -> SchemaRegistryUnreachableError:
-        return SchemaRegistryUnreachableError(
+    def _unreachable(self, reason: str) -> errors.SchemaRegistryUnreachableError:
+        return errors.SchemaRegistryUnreachableError(
             f"the schema registry at {self.url} does not answer",
             facts=(re.sub(r"^\[Errno -?\d+\] ", "", reason),),
             remedies=(

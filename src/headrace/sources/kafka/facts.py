@@ -6,18 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.errors import (
-    HeadraceError,
-    OffsetsBeyondEndError,
-    OffsetsExpiredError,
-    RangesReadAgainError,
-    RangesSkippedError,
-    SourceLocation,
-    SourcesChangedError,
-    StartInvalidError,
-    TopicNotFoundError,
-    TopicRecreatedError,
-)
+from headrace import errors
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
@@ -83,9 +73,11 @@ def ranges_text(ranges: Iterable[Mapping[str, Any]]) -> list[str]:
     return lines if len(lines) <= _NAMED else [*lines[:_NAMED], f"and {len(lines) - _NAMED} more ranges"]
 
 
-def _read_again(flow: FlowFacts, start: ChosenStart, repeats: list[dict[str, Any]]) -> RangesReadAgainError:
+def _read_again(
+    flow: FlowFacts, start: ChosenStart, repeats: list[dict[str, Any]]
+) -> errors.RangesReadAgainError:
     count = sum(one["until"] - one["from"] for one in repeats)
-    return RangesReadAgainError(
+    return errors.RangesReadAgainError(
         f"flow {flow.flow} would read {counted(count, 'offset')} again, which it has committed",
         location=flow.location,
         facts=(*ranges_text(repeats), "nothing was changed"),
@@ -97,9 +89,9 @@ def _read_again(flow: FlowFacts, start: ChosenStart, repeats: list[dict[str, Any
     )
 
 
-def _skipped(flow: FlowFacts, start: ChosenStart, losses: list[dict[str, Any]]) -> RangesSkippedError:
+def _skipped(flow: FlowFacts, start: ChosenStart, losses: list[dict[str, Any]]) -> errors.RangesSkippedError:
     count = sum(one["until"] - one["from"] for one in losses)
-    return RangesSkippedError(
+    return errors.RangesSkippedError(
         f"flow {flow.flow} would pass over {counted(count, 'offset')} that it has never read",
         location=flow.location,
         facts=(*ranges_text(losses), "nothing was changed"),
@@ -129,13 +121,13 @@ class KafkaFacts(SourceFacts):
 
     def _topic_gone(
         self, flow: FlowFacts, checkpoint: str, topic: str, known_id: str | None
-    ) -> TopicNotFoundError:
+    ) -> errors.TopicNotFoundError:
         how = (
             "does not exist any more, or no longer matches its pattern"
             if self.joins
             else "does not exist any more"
         )
-        return TopicNotFoundError(
+        return errors.TopicNotFoundError(
             f"flow {flow.flow}: the topic `{topic}`, which it was reading, {how}",
             location=flow.location,
             facts=(f"checkpoint {checkpoint} read topic id {known_id}",) if known_id else (),
@@ -269,7 +261,7 @@ class KafkaFacts(SourceFacts):
                 if first is None or end is None
                 else f"the broker has the offsets {first} to {end - 1}; {end} starts after the last record"
             )
-            raise StartInvalidError(
+            raise errors.StartInvalidError(
                 f"flow {flow.flow}: topic `{topic}`, partition {partition} has no offset {offset}",
                 location=flow.location,
                 facts=(offsets, "nothing was changed"),
@@ -320,8 +312,8 @@ def _ids_read(then: ReadBefore) -> dict[str, str | None]:
 
 def topic_recreated(
     flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str | None, now_id: str | None
-) -> TopicRecreatedError:
-    return TopicRecreatedError(
+) -> errors.TopicRecreatedError:
+    return errors.TopicRecreatedError(
         f"flow {flow}: the topic `{topic}` was deleted and created again since its last batch",
         location=location,
         facts=(
@@ -342,7 +334,7 @@ def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> He
         if flow.can_resume
         else f"read everything again:   headrace full-refresh {flow.short_dataset}"
     )
-    return SourcesChangedError(
+    return errors.SourcesChangedError(
         f"flow {flow.flow}: the topic `{topic}` matches the pattern again, but an earlier checkpoint has "
         "already read it",
         location=flow.location,
@@ -356,7 +348,7 @@ def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> He
 
 
 def _beyond_end(flow: FlowFacts, topic: str, partition: int, offset: int, end: int) -> HeadraceError:
-    return OffsetsBeyondEndError(
+    return errors.OffsetsBeyondEndError(
         f"flow {flow.flow}: topic `{topic}`, partition {partition} no longer has {_offsets(end, offset)}, "
         "which the flow has read",
         location=flow.location,
@@ -374,9 +366,9 @@ def _offsets(first: int, until: int) -> str:
     return f"offset {first}" if until - first == 1 else f"offsets {first} to {until - 1}"
 
 
-def _expired(flow: FlowFacts, losses: Sequence[Mapping[str, Any]]) -> OffsetsExpiredError:
+def _expired(flow: FlowFacts, losses: Sequence[Mapping[str, Any]]) -> errors.OffsetsExpiredError:
     lost = sum(loss["until"] - loss["from"] for loss in losses)
-    return OffsetsExpiredError(
+    return errors.OffsetsExpiredError(
         f"flow {flow.flow}: the broker no longer has {counted(lost, 'offset')} "
         "that the flow has not read yet",
         location=flow.location,

@@ -8,16 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from headrace.errors import (
-    NOT_COMMITTED,
-    BrokerUnreachableError,
-    HeadraceError,
-    KafkaTlsError,
-    OptionInvalidError,
-    SchemaIdUnknownError,
-    SinkInvalidError,
-    SourceLocation,
-)
+from headrace import errors
+from headrace.errors import NOT_COMMITTED, HeadraceError, SourceLocation
 from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position, SourceRange
@@ -153,7 +145,7 @@ class KafkaKind(SourceKind):
         try:
             subscription = Subscription.of(read.options)
         except ValueError as error:
-            raise OptionInvalidError(
+            raise errors.OptionInvalidError(
                 f"a stream of Kafka {error}",
                 location=read.location,
                 remedies=["correct the option"],
@@ -162,7 +154,7 @@ class KafkaKind(SourceKind):
         lowered = {key.lower(): value.lower() for key, value in read.options.items()}
         settings, other = read.settings, other_cluster(read.options, read.settings.kafka)
         if not brokers_of(read.options):
-            raise OptionInvalidError(
+            raise errors.OptionInvalidError(
                 f"a stream of Kafka names no broker, and neither does the profile `{settings.profile}`",
                 location=read.location,
                 remedies=[
@@ -293,14 +285,14 @@ class KafkaKind(SourceKind):
             )
         if (stores := _STORES.search(failed.text)) is not None:
             return failed.error(
-                KafkaTlsError,
+                errors.KafkaTlsError,
                 "Kafka's client cannot read its keystore or truststore",
                 (stores[0],),
                 "correct the path or the permissions of the file: kafka: {ssl.keystore.location: ..}",
             )
         if (unknown := re.search(f"{UNKNOWN_ID}(\\d+)", failed.text)) is not None:
             return failed.error(
-                SchemaIdUnknownError,
+                errors.SchemaIdUnknownError,
                 f"a record has the schema id {unknown[1]}, which its subject in the registry does not have",
                 (NOT_COMMITTED, "the flow asks the registry again at its next attempt"),
                 "register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",
@@ -309,7 +301,7 @@ class KafkaKind(SourceKind):
         if (broker := _BROKER.search(failed.text)) is not None:
             report = f"Kafka's client reports: {broker[0]}"
             what = "the Kafka broker does not answer"
-            return failed.error(BrokerUnreachableError, what, (report,), "headrace doctor")
+            return failed.error(errors.BrokerUnreachableError, what, (report,), "headrace doctor")
         return None
 
     def choose_sink_options(
@@ -332,7 +324,7 @@ class KafkaKind(SourceKind):
         remedies = ['return a column `value`: selectExpr("to_json(struct(*)) AS value")']
         if missing == "topic":
             remedies = ['set options={"topic": ..}', "or return a column `topic`"]
-        raise SinkInvalidError(
+        raise errors.SinkInvalidError(
             f"the rows for the Kafka sink `{table.name.short}` have no column `{missing}`",
             location=table.location,
             facts=[f"they have {', '.join(sorted(columns))}"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from crashes import crash_before_each_write
+from crashes import EACH_STEP, crash_before_each_write
 
 from headrace.errors import CheckpointCorruptError
 from headrace.sources.files.lists import (
@@ -57,6 +57,7 @@ def test_packed_lists_say_the_same(location: Location) -> None:
     ]
 
 
+@EACH_STEP
 def test_a_crash_at_any_step_of_a_takeover_loses_no_list_and_the_next_one_goes_on(location: Location) -> None:
     def lists(root: Location, flow: str) -> FileLists:
         return FileLists.of_ledger(root / flow)
