@@ -131,7 +131,7 @@ class ViewIncrements:
         stamp = replace(full.stamp, seconds=faded(seconds, strategy))
         reach("before-commit", self.view.name.short, 0)
         try:
-            facts = {"strategy": strategy, **change, "from": leaves.start}
+            facts: dict[str, Any] = {"strategy": strategy, **change, "from": leaves.start}
             facts |= {} if increment.groups is None else {"groups": increment.groups}
             committed, rows = begun.commit(stamp, increment.added, increment.removed, facts, check_removed)
         finally:
