@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -392,7 +391,14 @@ class Shop:
             }
             for one, version in now.items()
         }
-        stamp = RefreshStamp("shop", f"default.{name}", f"u{time.time()}", text, inputs, exact=True)
+        stamp = RefreshStamp(
+            pipeline="shop",
+            view=f"default.{name}",
+            update=f"update-{len(self.views)}",
+            definition=text,
+            inputs=inputs,
+            exact=True,
+        )
         facts = {"strategy": strategy}
         begun.commit(stamp, increment.added, increment.removed, facts, lambda count: None)
         increment.release()
