@@ -48,7 +48,7 @@ def compute_again(
         NotIncrementalError: The view has no keys, or too many are affected.
     """
     query = leaves.query
-    keys = find_keys(query, leaves.changed)
+    keys = find_keys(query, leaves.changed) if leaves.changed else ()
     if not keys:
         raise no_keys()
     most = most if costs is None else min(most, costs.most_keys())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -66,15 +66,15 @@ def _not_mergeable(text: str) -> NotIncrementalError:
     return NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text)
 
 
-def check_mergeable(query: ViewQuery) -> None:
-    """Check that the aggregates of a view can be combined with those of new rows.
+def check_mergeable(query: ViewQuery, changed: Iterable[Operator], *, only_gains: bool) -> None:
+    """Check that the aggregates of a view can be combined with those of changed rows.
 
     Raises:
         NotIncrementalError: They cannot.
     """
     aggregate = _top_aggregate(query.root)
-    _check(_columns(query, aggregate)[1], only_gains=True)
-    if not all(is_linear(aggregate.children[0], one) for one in query.tables):
+    _check(_columns(query, aggregate)[1], only_gains=only_gains)
+    if not all(is_linear(aggregate.children[0], one) for one in changed):
         raise _not_mergeable("its rows depend on several rows of a table")
 
 

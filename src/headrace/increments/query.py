@@ -71,12 +71,14 @@ class ViewQuery:
         return as_attributes(self.session, leaf.output, rows)
 
 
-def read_query(
-    session: SparkSession, plan: DataFrame | Any, folder_of: Callable[[Any], str | None] | None = None
-) -> ViewQuery:
-    """Read the query of a view, without names of tables, views and common table expressions. `plan`: its
-    analyzed plan, or a DataFrame. `folder_of`: the folder of a relation that stands for a Delta table."""
-    plan = plan._jdf.queryExecution().analyzed() if hasattr(plan, "_jdf") else plan
+def read_query(session: SparkSession, frame: DataFrame) -> ViewQuery:
+    """Read the query of a view, without names of tables, views and common table expressions."""
+    return read_plan(session, frame._jdf.queryExecution().analyzed(), partial(delta_folder, session))
+
+
+def read_plan(session: SparkSession, plan: Any, folder_of: Callable[[Any], str | None]) -> ViewQuery:
+    """Read an analyzed query. `folder_of`: returns the folder of a relation that is, or stands for, a Delta
+    table."""
     jvm: Any = session._jvm
     optimizer, analysis = (
         jvm.org.apache.spark.sql.catalyst.optimizer,
@@ -90,8 +92,7 @@ def read_query(
     ):
         plan = getattr(getattr(owner, f"{name}$"), "MODULE$").apply(plan)
     root = _read(optimizer.InlineCTE(True, False).apply(plan), iter(range(1_000_000)))
-    find = folder_of or partial(delta_folder, session)
-    found = {one: find(one.java) for one in root.walk() if one.kind == "LogicalRelation"}
+    found = {one: folder_of(one.java) for one in root.walk() if one.kind == "LogicalRelation"}
     tables = {one: folder for one, folder in found.items() if folder is not None}
     return ViewQuery(session, root, tables)
 
@@ -141,15 +142,12 @@ def with_children(session: SparkSession, java: Any, children: Sequence[Any]) -> 
 
 def as_attributes(session: SparkSession, attributes: Sequence[Any], rows: DataFrame) -> Any:
     """A plan of rows whose columns are the attributes, by name."""
-    own = {str(one.name()).casefold(): one for one in items(rows._jdf.queryExecution().analyzed().output())}
-    return project(session, [(own[str(one.name()).casefold()], one) for one in attributes], rows)
-
-
-def project(session: SparkSession, columns: Sequence[tuple[Any, Any]], rows: DataFrame | Any) -> Any:
-    """A plan of expressions, each with the name and the id of an attribute."""
     jvm: Any = session._jvm
-    aliases = [alias(session, one, str(like.name()), like.exprId()) for one, like in columns]
-    plan = rows._jdf.queryExecution().analyzed() if hasattr(rows, "_jdf") else rows
+    plan = rows._jdf.queryExecution().analyzed()
+    own = {str(one.name()).casefold(): one for one in items(plan.output())}
+    aliases = [
+        alias(session, own[str(one.name()).casefold()], str(one.name()), one.exprId()) for one in attributes
+    ]
     return getattr(jvm, f"{_LOGICAL}.Project")(jvm.PythonUtils.toSeq(aliases), plan)
 
 

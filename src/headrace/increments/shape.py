@@ -19,13 +19,8 @@ from headrace.syntax.sql import items
 
 _PASSING = frozenset(
     {
-        "Filter",
-        "Sort",
-        "Repartition",
-        "RepartitionByExpression",
-        "ResolvedHint",
-        "SubqueryAlias",
-        "RebalancePartitions",
+        *("Filter", "Sort", "Repartition", "RepartitionByExpression", "RebalancePartitions"),
+        *("ResolvedHint", "SubqueryAlias"),
     }
 )
 """Operators that neither change rows nor make new ones."""
@@ -35,18 +30,12 @@ _KNOWN = _PER_ROW | _CONSTANT | {"LogicalRelation", "Aggregate", "Window", "Dist
 _GROUPING = frozenset({"Aggregate", "Window", "Distinct"})
 """Operators whose rows come from several rows."""
 _JOINS = {"Inner", "Cross", "LeftOuter", "RightOuter", "LeftSemi", "LeftAnti"}
-_ORDERED = {
-    "First": "first",
-    "Last": "last",
-    "AnyValue": "any_value",
-    "CollectList": "collect_list",
-    "CollectSet": "collect_set",
-    "MinBy": "min_by",
-    "MaxBy": "max_by",
-    "Mode": "mode",
-    "ListAgg": "listagg",
-    "ApproximatePercentile": "approx_percentile",
-}
+_ORDERED = frozenset(
+    {
+        *("First", "Last", "AnyValue", "CollectList", "CollectSet"),
+        *("MinBy", "MaxBy", "Mode", "ListAgg", "ApproximatePercentile"),
+    }
+)
 
 
 def check_query(query: ViewQuery) -> None:
@@ -94,7 +83,7 @@ def _check_expression(expression: Any) -> None:
     if kind in ("ScalarSubquery", "InSubquery", "Exists", "ListQuery", "LateralSubquery"):
         raise NotIncrementalError("SUBQUERY_EXPRESSION_NOT_INCREMENTALIZABLE", "it has a subquery as a value")
     if kind in _ORDERED:
-        text = f"{_ORDERED[kind]}() can give other values for the same rows"
+        text = f"{expression.prettyName()}() can give other values for the same rows"
         raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", text)
     for child in items(expression.children()):
         _check_expression(child)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headrace.errors import TableUnreadableError, first_line
@@ -17,6 +21,7 @@ from headrace.model.names import TableName
 from headrace.observe.read import fields_to_json
 from headrace.storage.arrow_rows import build_table, select
 from headrace.storage.layout import Storage
+from headrace.storage.locate import locate
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import is_table, newest_version
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 FOLD_FILES = 50  # the number of small files from which they are folded into one
 _FILE_BYTES = 4 * 1024 * 1024  # the size of a folded file. Files of half this size are not counted as small
 _GRACE_H = 1  # hours that a replaced file is kept, for readers that have opened an older version
+_LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
+_MOST_COPIED = 16 << 20  # bytes of a log that are copied from an object store for a query
 _KEPT = timedelta(days=90)
 _CHECKPOINT_EVERY = 20  # commits in an object store: a reader gets each commit since then with a request
 _PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.enableExpiredLogCleanup": "true"}
@@ -53,6 +60,7 @@ class EventTable:
         self.path = path
         self._table: DeltaTable | None = None
         self._options: dict[str, str] = {}
+        self._copy: _Copy | None = None
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows in one commit; the first call creates the table."""
@@ -76,7 +84,9 @@ class EventTable:
         """The rows of a SQL query over the table ``t``; none if there is no table yet."""
         if self._table is None and not is_table(self.path):
             return []
-        table = self._newest()
+        if not self.path.is_local:
+            self._copy = self._copy or _Copy(self.path)
+        table = (self._copy and self._copy.update()) or self._newest()
         # Columns are read only for the rows that the condition chooses.
         settings = {"datafusion.execution.parquet.pushdown_filters": "true"}
         return _rows(select(table, sql, settings))
@@ -121,6 +131,38 @@ class EventTable:
 
     def close(self) -> None:
         self._table = None
+
+
+class _Copy:
+    """A copy of an event log of an object store in a temporary folder of this machine. `deltalake` asks for a
+    file part by part, one after another; the copy gets whole files, several at once."""
+
+    def __init__(self, path: Location) -> None:
+        self._path = path
+        self._folder = mkdtemp(prefix="headrace-events-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._held: set[str] = set()
+
+    def update(self) -> DeltaTable | None:
+        """The table at its newest version; ``None`` if it is too large to be copied."""
+        names = (self._path / "_delta_log").list_files()
+        # Commits before the newest checkpoint are in it.
+        first = max((name for name in names if ".checkpoint." in name), default="")[:20]
+        self._get([f"_delta_log/{name}" for name in names if name >= first], again=_LAST_CHECKPOINT)
+        table = open_delta(locate(self._folder))
+        files = _files(table)
+        if sum(one["size_bytes"] for one in files) > _MOST_COPIED:
+            return None
+        self._get([one["path"] for one in files])
+        return table
+
+    def _get(self, names: Sequence[str], again: str = "") -> None:
+        found = self._path.read_files([name for name in names if name not in self._held or name == again])
+        for name, data in found.items():
+            file = Path(self._folder, name)
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(data)
+        self._held |= found.keys()
 
 
 def _files(table: DeltaTable) -> list[Row]:
@@ -192,8 +234,11 @@ class EventFilter:
         return " AND ".join(parts)
 
 
-def read_events(storage: Storage, chosen: EventFilter, limit: int | None = None) -> tuple[LoggedEvent, ...]:
-    """The events of a storage, oldest first; with a limit, the newest ones."""
+def read_events(
+    storage: Storage, chosen: EventFilter, limit: int | None = None, table: EventTable | None = None
+) -> tuple[LoggedEvent, ...]:
+    """The events of a storage, oldest first; with a limit, the newest ones. `table`: their table, if it is
+    read several times."""
     query = (
         "SELECT id, sequence['control_plane_seq_no'] AS sequence, timestamp AS at, event_type, level, "
         "message, details, "
@@ -202,13 +247,13 @@ def read_events(storage: Storage, chosen: EventFilter, limit: int | None = None)
     )
     if limit is not None:
         query += f" LIMIT {limit}"
-    return tuple(_event(row) for row in reversed(query_events(storage, query)))
+    return tuple(_event(row) for row in reversed(query_events(storage, query, table)))
 
 
-def query_events(storage: Storage, query: str) -> list[Row]:
+def query_events(storage: Storage, query: str, table: EventTable | None = None) -> list[Row]:
     """The rows of a SQL query over the event log, which is ``t`` in it. Without a log, there are none."""
     try:
-        return EventTable(storage.events).query(query)
+        return (table or EventTable(storage.events)).query(query)
     except Exception as error:  # DataFusion's own errors have no class.
         raise find_damage(storage.events) or TableUnreadableError(
             "the event log cannot be read",
@@ -222,13 +267,14 @@ def follow_events(storage: Storage, chosen: EventFilter, limit: int | None = Non
     """The events of a storage, and then the new events, without end. Several processes write the log, so an
     event can be written after newer events; an event that is more than an hour late is left out."""
     seen: dict[str, int] = {}
+    table = EventTable(storage.events)
     version, newest = newest_version(storage.events), 0
-    for event in read_events(storage, chosen, 1):
+    for event in read_events(storage, chosen, 1, table):
         newest = event.sequence
     # Events beyond the limit are not new. Events that are written meanwhile are in the second answer only.
-    for event in read_events(storage, replace(chosen, after=newest - _LATE_US)):
+    for event in read_events(storage, replace(chosen, after=newest - _LATE_US), table=table):
         seen[event.id] = event.sequence
-    for event in read_events(storage, chosen, limit):
+    for event in read_events(storage, chosen, limit, table):
         seen[event.id] = event.sequence
         yield event
     while True:
@@ -237,7 +283,7 @@ def follow_events(storage: Storage, chosen: EventFilter, limit: int | None = Non
             continue
         version, newest = found, max(seen.values(), default=0)
         seen = {id: sequence for id, sequence in seen.items() if sequence > newest - _LATE_US}
-        for event in read_events(storage, replace(chosen, after=newest - _LATE_US)):
+        for event in read_events(storage, replace(chosen, after=newest - _LATE_US), table=table):
             if event.id not in seen:
                 seen[event.id] = event.sequence
                 yield event

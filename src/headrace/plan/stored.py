@@ -11,9 +11,10 @@ from headrace.model.names import TableName
 from headrace.storage.layout import Storage, table_name
 from headrace.storage.location import Location
 from headrace.storage.log_damage import naming_damage
-from headrace.storage.table_log import LOG, commit_file, last_checkpoint, read_actions, versions
+from headrace.storage.table_log import LOG, commit_file, last_checkpoint, read_actions, read_ahead, versions
 
 _CHECKPOINT = "headrace.checkpoint."
+_WANTED = ("metaData", "domainMetadata")
 _CLUSTERING = "delta.clustering"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
@@ -63,7 +64,7 @@ def load_stored(storage: Storage, name: TableName) -> StoredTable | None:
 def load_stored_at(path: Location) -> StoredTable | None:
     """The latest metadata of the table in a folder; ``None`` if there is no table."""
     known = versions(path)
-    metadata = _newest(path, known, "metaData")
+    metadata, clustering = _newest(path, known)
     if metadata is None:
         return None
     schema = json.loads(metadata.get("schemaString") or '{"type":"struct","fields":[]}')
@@ -74,42 +75,53 @@ def load_stored_at(path: Location) -> StoredTable | None:
         # Arrow gives the map of a checkpoint as a list of pairs.
         properties=dict(metadata.get("configuration") or ()),
         partition_cols=tuple(metadata.get("partitionColumns") or ()),
-        cluster_by=_clustering(_newest(path, known, "domainMetadata", _CLUSTERING), schema),
+        cluster_by=_clustering(clustering, schema),
         comment=metadata.get("description"),
     )
 
 
 def _newest(
-    path: Location, known: tuple[int, ...], action: str, domain: str | None = None
-) -> Mapping[str, Any] | None:
-    """The latest action of a kind, from the commits after the last checkpoint or from the checkpoint."""
-    checkpoint = last_checkpoint(path)
-    for version in reversed(known):
-        if version <= checkpoint:
+    path: Location, known: tuple[int, ...]
+) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """The latest metadata of a table, and the latest domain of its clustering."""
+    metadata = clustering = None
+    for name, found in _newest_first(path, known):
+        if name == "metaData":
+            metadata = metadata or found
+        elif found.get("domain") == _CLUSTERING:
+            clustering = clustering or found
+        if metadata and clustering:
             break
-        for _, found in read_actions(commit_file(path, version), action):
-            if domain in (None, found.get("domain")):
-                return found
-    found_there = _in_checkpoint(path, checkpoint, action) if checkpoint >= 0 else ()
-    return next((found for found in found_there if domain in (None, found.get("domain"))), None)
+    return metadata, clustering
 
 
-def _in_checkpoint(path: Location, version: int, action: str) -> Iterator[Mapping[str, Any]]:
+def _newest_first(path: Location, known: tuple[int, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The metadata and domains of the commits after the last checkpoint, and then those of the checkpoint."""
+    checkpoint = last_checkpoint(path)
+    later = [version for version in reversed(known) if version > checkpoint]
+    for version, data in read_ahead(path, later):
+        yield from read_actions(commit_file(path, version), *_WANTED, data=data)
+    if checkpoint >= 0:
+        yield from _in_checkpoint(path, checkpoint)
+
+
+def _in_checkpoint(path: Location, version: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     log = path / LOG
-    for name in log.list_files():
-        if not name.startswith(f"{version:020d}.checkpoint"):
+    for file_name in log.list_files():
+        if not file_name.startswith(f"{version:020d}.checkpoint"):
             continue
-        if name.endswith(".json"):
-            yield from (found for _, found in read_actions(log / name, action))
+        if file_name.endswith(".json"):
+            yield from read_actions(log / file_name, *_WANTED)
             continue
         import pyarrow.parquet as parquet
 
         # A checkpoint has no column for actions that its table does not have.
-        with naming_damage(path), (log / name).open() as data:
+        with naming_damage(path), (log / file_name).open() as data:
             file = parquet.ParquetFile(data)
-            held = file.read(columns=[action]) if action in file.schema_arrow.names else None
-        if held is not None:
-            yield from held[action].drop_null().to_pylist()
+            names = [name for name in _WANTED if name in file.schema_arrow.names]
+            held = file.read(columns=names)
+        for name in names:
+            yield from ((name, found) for found in held[name].drop_null().to_pylist())
 
 
 def _clustering(domain: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.increments.increment import Code, NotIncrementalError, Strategy
 from headrace.increments.merged import check_mergeable
-from headrace.increments.query import ViewQuery, delta_folder, file_index, read_query
+from headrace.increments.query import ViewQuery, delta_folder, file_index, read_plan
 from headrace.increments.shape import check_query, find_keys, is_linear, no_keys
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
@@ -62,7 +62,7 @@ class ViewStrategies:
     def _find(self) -> list[Strategy]:
         if self.has_expectations:
             raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
-        query = read_query(self.session, self.plan.java_plan, self._folder)
+        query = read_plan(self.session, self.plan.java_plan, self._folder)
         check_query(query)
         if self.varies:
             text = f"its query {' and '.join(self.varies)}"
@@ -87,7 +87,7 @@ class ViewStrategies:
 
 def _is_mergeable(query: ViewQuery) -> bool:
     try:
-        check_mergeable(query)
+        check_mergeable(query, query.tables, only_gains=True)
     except NotIncrementalError:
         return False
     return True

@@ -12,9 +12,9 @@ from headrace.increments.changes import TableChange, bytes_of, columns_at, find_
 from headrace.increments.costs import Costs, check_large, faded, rejected
 from headrace.increments.increment import Code, Increment, NotIncrementalError, Strategy
 from headrace.increments.leaves import InputTable, Leaves
-from headrace.increments.merged import merge
+from headrace.increments.merged import check_mergeable, merge
 from headrace.increments.query import ViewQuery, read_query
-from headrace.increments.shape import check_query
+from headrace.increments.shape import check_query, find_keys, no_keys
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
 from headrace.run.failpoints import reach
@@ -183,23 +183,18 @@ class ViewIncrements:
                 return Increment(strategy="append", added=added)
         if self.is_streamed:
             raise NotIncrementalError("STREAM_READS_VIEW", "a stream reads the view, and rows of it change")
+        query, keys = leaves.query, None
         try:
-            increment = merge(leaves, self._path, begun.version)
+            check_mergeable(query, leaves.changed, only_gains=leaves.only_gains)
         except NotIncrementalError as error:
-            not_merged = error
-        else:
-            try:
-                _check(costs, "merge")
-            except NotIncrementalError:
-                increment.release()
-                raise
-            return increment
-        _check(costs, "keys")
-        try:
-            return compute_again(leaves, self._path, begun.version, _MOST_KEYS, costs)
-        except NotIncrementalError as error:
-            is_shape = error.code == "OPERATOR_NOT_INCREMENTALIZABLE"
-            raise (not_merged if is_shape and not_merged.code == error.code else error) from None
+            keys = find_keys(query, leaves.changed)
+            if not keys:
+                raise (no_keys() if error.code == "AGGREGATE_NOT_TOP_NODE" else error) from None
+        _check(costs, "merge" if keys is None else "keys")
+        begun.open_positions()
+        if keys is None:
+            return merge(leaves, self._path, begun.version)
+        return compute_again(leaves, self._path, begun.version, _MOST_KEYS, costs)
 
 
 def _check(costs: Costs | None, strategy: Strategy) -> None:

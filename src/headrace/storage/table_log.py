@@ -285,10 +285,10 @@ def is_followed(table: Location, version: int) -> bool:
     return (version < 0 or commit_file(table, version).exists()) and last_checkpoint(table) <= version
 
 
-def read_actions(file: Location, *names: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The actions of a commit file that have one of these names; other lines are not parsed."""
+def read_actions(file: Location, *names: str, data: bytes | None = None) -> Iterator[tuple[str, Any]]:
+    """The actions of a commit that have one of these names. `data`: its content, if it was read already."""
     starts = tuple(f'{{"{name}"' for name in names)
-    for line in _text_lines(file):
+    for line in _text_lines(file, data):
         if line.startswith(starts):
             yield from parse_actions(line, file).items()
 

@@ -59,7 +59,6 @@ class ViewIncrement:
         masked = MaskedRows()
         count = 0
         if removed is not None:
-            self._open_positions()
             found = collect(removed.distinct())
             if count := found.num_rows:
                 check_removed(count)
@@ -78,14 +77,20 @@ class ViewIncrement:
         version = commit_increment(session, transaction, files_of, stamp, counts, {**facts, **rows})
         return Committed(version=version, counts=counts), rows
 
-    def _open_positions(self) -> None:
-        """Let the view have deletion vectors, if nobody has decided about them."""
+    def open_positions(self) -> None:
+        """Let the view have deletion vectors, if nobody has decided about them. Without them, Delta does not
+        give the positions of rows.
+
+        Raises:
+            NoPositionsError: The view cannot be changed by position.
+        """
         session, path = self._session, self._path
         if _VECTORS not in table_properties(session, self._transaction):
             name = "delta.`" + str(path).replace("`", "``") + "`"
             session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
             self._transaction = delta_log(session, path).startTransaction()
-            if int(self._transaction.readVersion()) != self.version + 1:
+            self.version += 1
+            if int(self._transaction.readVersion()) != self.version:
                 raise NoPositionsError("another process has changed the view")
         check_positions(session, self._transaction)
 
