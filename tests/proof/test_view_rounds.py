@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 30
 SEED = int(os.environ.get("HEADRACE_SEED", "0"))
-MORE = [pytest.param(SEED + number, marks=pytest.mark.thorough) for number in range(1, 9)]
+MORE = [pytest.param(SEED + number, marks=pytest.mark.thorough) for number in range(1, 10)]
 
 
 @pytest.mark.parametrize("seed", [SEED, *MORE])
