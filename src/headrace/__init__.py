@@ -91,11 +91,8 @@ _HOMES = {
     ),
     "declare.expectations": tuple(name for name in __all__ if name.startswith("expect")),
     "declare.python": (
-        "append_flow",
-        "create_streaming_table",
-        "materialized_view",
-        "table",
-        "temporary_view",
+        *("append_flow", "create_streaming_table", "materialized_view"),
+        *("table", "temporary_view"),
     ),
     "declare.reads": ("debezium", "parse_json", "read_kafka"),
     "declare.registry": ("spark",),

@@ -149,7 +149,7 @@ def test_views_are_refreshed_by_what_has_changed(
     told = {one["dataset"].partition(".")[2]: one["refresh"] for one in planned.to_json()["datasets"]}
     assert {name: told[name]["strategies"] for name in names} == {
         "sums": ("merge", "keys"),
-        "large": ("append",),
+        "large": ("append", "keys"),
         "ranked": ("keys",),
         "names": ("append", "keys"),
         "newest": (),
@@ -278,7 +278,7 @@ def test_a_view_is_refreshed_as_its_policy_and_the_state_of_its_tables_allow(
     assert {erased[name].code for name in ("sums", "everybody")} == {"ROWS_ERASED"}
     files = deltalake.DeltaTable(str(shop.table("everybody"))).file_uris()
     ids = {one for file in files for one in pq.read_table(file)["id"].to_pylist()}
-    assert ids and not [one for one in ids if one % 5 == 2]
+    assert ids and not [one for one in ids if one % 5 == 2 and one <= 30]  # more were produced since
     assert produce(3)["sums"].strategy == "merge"
 
     # Another column; rows that were deleted with their files; a table that went back to an older version.

@@ -108,9 +108,7 @@ def _unusable(name: str, taken: set[str]) -> str | None:
     """Why a field cannot become a column; ``None`` if it can."""
     if name.lower() in taken:
         return "another column has this name in other letter case"
-    if not name or _UNNAMEABLE.search(name):
-        return "Delta does not allow its name"
-    return None
+    return "Delta does not allow its name" if not name or _UNNAMEABLE.search(name) else None
 
 
 def from_variant(text: str) -> Mapping[str, Any]:

@@ -124,9 +124,7 @@ def _source(held: Mapping[str, str]) -> Column:
         (F.col(held[name]) if name in held else F.lit(None)).cast(kind).alias(name)
         for name, kind in RECORD.items()
     ]
-    if held:
-        return F.struct(*fields)
-    return F.lit(None).cast(_SOURCE)
+    return F.struct(*fields) if held else F.lit(None).cast(_SOURCE)
 
 
 def _columns_of_record(schema: StructType) -> dict[str, str]:

@@ -69,8 +69,7 @@ class Bundle:
         if not libraries:
             everything = f"{relative_path(code, folder)}/**".removeprefix("./")
             libraries = (("glob", _scalar(everything, values.location)),)
-        environment = mapping(values.items.get("environment"))
-        given = environment.items.get("dependencies")
+        given = mapping(values.items.get("environment")).items.get("dependencies")
         items = given.items if isinstance(given, Sequence) else ()
         return BundleSettings(
             values=settings,

@@ -234,8 +234,7 @@ def _is_column(given: Any) -> bool:
 def text_of(given: Any) -> str:
     if isinstance(given, str):
         return given
-    text = str(given)
-    return text_of_column(text.removeprefix("Column<'").removesuffix("'>"))
+    return text_of_column(str(given).removeprefix("Column<'").removesuffix("'>"))
 
 
 def create_auto_cdc_from_snapshot_flow(

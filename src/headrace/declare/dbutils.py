@@ -15,7 +15,7 @@ from headrace.model.folders import Entry
 from headrace.model.project import ProjectSettings
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
-from headrace.storage.mapped_paths import mapped_path
+from headrace.storage.mapped_files import mapped_path
 from headrace.syntax.locations import caller
 
 

@@ -15,7 +15,7 @@ from headrace import errors
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.notes import suggestions, wrong_call
 from headrace.model.project import ProjectSettings, code_language
-from headrace.storage.mapped_paths import find_unmapped
+from headrace.storage.mapped_files import find_unmapped
 from headrace.syntax.ipynb import InvalidNotebookError, cell_file, parse_notebook, python_cells
 from headrace.syntax.locations import argument_location, display_path, function_at, is_installed
 

@@ -101,8 +101,7 @@ class Registry:
             if not owned:
                 raise _without_dataset(function, expectations)
             for key in owned:
-                dataset = datasets[key]
-                datasets[key] = _with_expectations(dataset, expectations)
+                datasets[key] = _with_expectations(datasets[key], expectations)
         for name, location, changed in self._changed:
             table = datasets.get(str(name).casefold())
             if not isinstance(table, StreamingTable):

@@ -12,7 +12,7 @@ from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.kafka_settings import unshaded
 from headrace.sinks.target import FORMATS
 from headrace.sources.registry import kind_for
-from headrace.storage.mapped_paths import mapped_path
+from headrace.storage.mapped_files import mapped_path
 
 _EXAMPLES = {"path": "/data/orders"}
 

@@ -98,8 +98,7 @@ def split_text(text: str, path: str) -> Iterator[SqlText]:
     except SqlTokenError as error:
         raise open_literal(whole, error) from error
     for start, stop in found:
-        begins = whole.locate(start, start, None)
-        yield SqlText(text[start:stop], replace(begins, length=None))
+        yield SqlText(text[start:stop], replace(whole.locate(start, start, None), length=None))
 
 
 def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:

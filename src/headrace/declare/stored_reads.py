@@ -16,7 +16,7 @@ from headrace.model.folders import FileFolder
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType, T
 from headrace.storage.locate import locate_supported
 from headrace.storage.location import Location
-from headrace.storage.mapped_paths import mapped_path
+from headrace.storage.mapped_files import mapped_path
 
 
 def read_files(

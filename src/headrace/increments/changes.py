@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from headrace.increments.increment import NotIncrementalError
+from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import session_settings
 from headrace.sinks.delta.data_files import DataFile, read_files, with_rows_between
@@ -121,7 +122,8 @@ def rows_at(session: SparkSession, table: Location, version: int) -> DataFrame:
 
 def columns_at(session: SparkSession, table: Location, version: int) -> str:
     """The schema of a version, with the names of its files' columns."""
-    return str(snapshot_at(session, table, version).metadata().schemaString())
+    with active_session(session):
+        return str(snapshot_at(session, table, version).metadata().schemaString())
 
 
 def bytes_of(session: SparkSession, table: Location, version: int) -> int:
@@ -129,7 +131,8 @@ def bytes_of(session: SparkSession, table: Location, version: int) -> int:
     try:
         return int(load_checksum(table, version)["tableSizeBytes"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return int(snapshot_at(session, table, version).sizeInBytes())
+        with active_session(session):
+            return int(snapshot_at(session, table, version).sizeInBytes())
 
 
 def find_change(table: Location, first: int, last: int) -> TableChange:

@@ -21,13 +21,7 @@ from headrace.maintain.vacuum import (
     plan_log_cleanup,
     plan_vacuum,
 )
-from headrace.model.maintenance import (
-    SAFE_RETENTION_S,
-    FoldableFiles,
-    TablePolicy,
-    count_foldable,
-    is_mostly_deleted,
-)
+from headrace.model.maintenance import SAFE_RETENTION_S, TablePolicy, count_foldable, is_mostly_deleted
 from headrace.model.names import TableName
 from headrace.model.texts import duration_text, files_text, typed_duration
 from headrace.storage.layout import Storage
@@ -82,7 +76,7 @@ class TableCondition:
     @property
     def foldable(self) -> int:
         """How many files a compaction would rewrite into others, or free of deleted rows."""
-        return foldable_files(self.snapshot, self.policy).number
+        return count_foldable(self.snapshot.files, self.policy).number
 
     @property
     def needs_compaction(self) -> bool:
@@ -140,26 +134,16 @@ def small_files(snapshot: TableSnapshot, policy: TablePolicy) -> Counter[Partiti
     return Counter(one.partition for one in snapshot.files if one.size < below)
 
 
-def has_renamed_partitions(snapshot: TableSnapshot) -> bool:
-    """Whether the log has other names for the partition columns than a query: column mapping is on."""
-    return bool(snapshot.partition_columns) and "columnMapping" in snapshot.features
-
-
-def foldable_files(snapshot: TableSnapshot, policy: TablePolicy) -> FoldableFiles:
-    """The effect that a compaction of a table would have."""
-    return count_foldable(snapshot.files, policy)
-
-
 def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
-    foldable = foldable_files(snapshot, policy)
-    wanted = foldable.wanted_commits(policy)
+    wanted = count_foldable(snapshot.files, policy).wanted_commits(policy)
     return wanted is not None and commits_since_compaction(table, snapshot.version, wanted) >= wanted
 
 
 def choose_partitions(snapshot: TableSnapshot, policy: TablePolicy) -> tuple[Mapping[str, str | None], ...]:
     """The partitions that a compaction in a run rewrites: those with the most small files. Returns the
     partition values of each; empty for all partitions."""
-    if not snapshot.partition_columns or has_renamed_partitions(snapshot):
+    # With column mapping, the log has other names for the partition columns than a query.
+    if not snapshot.partition_columns or "columnMapping" in snapshot.features:
         return ()
     masked = {one.partition for one in snapshot.files if is_mostly_deleted(one, policy)}
     small = small_files(snapshot, policy)

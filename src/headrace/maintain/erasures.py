@@ -96,8 +96,7 @@ def record_erasure(
 ) -> None:
     """Record that files and log entries of a table up to its newest version may have erased rows."""
     version = newest_version(target.path(storage))
-    at = datetime.now(UTC).isoformat()
-    found = {"at": at, "table_id": table_id, "version": version}
+    found = {"at": datetime.now(UTC).isoformat(), "table_id": table_id, "version": version}
     found |= {"awaits_refresh": awaits_refresh, "unfinished": unfinished}
     record_maintenance(storage, target.dataset, "erased", found, target.role)
 

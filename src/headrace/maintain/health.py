@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.errors import HeadraceError, LogUnreadableError, first_line
 from headrace.maintain.condition import Partition, TableCondition, examine_table, is_ordering_due
@@ -37,6 +37,7 @@ class LaggingReader:
     lag_s: float
     until: datetime
     is_refused: bool  # whether a vacuum fails then; else the commits can be deleted
+    command: ClassVar[str] = "headrace run"  # reads the commits
 
     @property
     def text(self) -> str:
@@ -47,11 +48,6 @@ class LaggingReader:
         what = "a vacuum fails" if self.is_refused else "Delta may delete these commits"
         late = f"{self.reader} has not read commits of {self.table.short} for {duration_text(self.lag_s)}"
         return f"{late}; {when}, {what}"
-
-    @property
-    def command(self) -> str:
-        """The command that reads the commits."""
-        return "headrace run"
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -18,7 +18,6 @@ from headrace.maintain.condition import (
     check_vacuum,
     choose_partitions,
     examine_table,
-    foldable_files,
     is_compaction_due,
     vacuum_table,
 )
@@ -32,10 +31,9 @@ from headrace.maintain.dataset_tables import (
 )
 from headrace.maintain.erasures import awaits_refresh, finish_erasure
 from headrace.maintain.holders import find_holders
-from headrace.maintain.turns import Turns
 from headrace.maintain.vacuum import delete_log, plan_log_cleanup
 from headrace.model.event_forms import Emitter
-from headrace.model.maintenance import TablePolicy
+from headrace.model.maintenance import TablePolicy, count_foldable
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.table_events import OperationProgressed
@@ -48,6 +46,52 @@ from headrace.storage.layout import table_name
 from headrace.storage.location import Location
 from headrace.storage.table_log import committed_ms, is_table, load_checksum, newest_version, versions
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
+
+
+class Turns:
+    """Lets any number of batches of a table run at once, or one compaction."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._batches = 0
+        self._is_alone = False
+
+    @contextmanager
+    def batch(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Run a batch in the block: waits until no compaction runs or waits, then holds off compactions.
+        `stopped`: returns whether to stop waiting, because a batch that begins now is refused anyway."""
+        with self._condition:
+            while self._is_alone and not stopped():
+                self._condition.wait(0.1)
+            self._batches += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._batches -= 1
+                self._condition.notify_all()
+
+    @contextmanager
+    def compaction(self, within_s: float, stopped: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+        """Run a compaction in the block. New batches wait; those that run may end first. `within_s`: how many
+        seconds they have for that. Yields whether the compaction is alone: neither a batch nor another
+        compaction runs."""
+        deadline = time.monotonic() + within_s
+        with self._condition:
+            if self._is_alone:
+                yield False
+                return
+            self._is_alone = True
+            while self._batches and time.monotonic() < deadline and not stopped():
+                self._condition.wait(0.1)
+            is_free = not self._batches
+        try:
+            yield is_free
+        finally:
+            with self._condition:
+                self._is_alone = False
+                self._condition.notify_all()
+
 
 _LOG = logging.getLogger(__name__)
 _POOL = "headrace-maintenance"
@@ -230,7 +274,7 @@ class MaintenanceScheduler:
             is_wanted = policy.compact and policy.auto and is_ours
             if is_wanted and is_compaction_due(table, snapshot, policy):
                 self._compact(DatasetTable(table_name(table)), table, snapshot, policy)
-            known.floor = len(snapshot.files) - foldable_files(snapshot, policy).number
+            known.floor = len(snapshot.files) - count_foldable(snapshot.files, policy).number
             known.deleted = sum(one.deleted for one in snapshot.files)
             if cleans and policy.cleans_log:
                 self._clean_log(DatasetTable(table_name(table)), snapshot, policy)

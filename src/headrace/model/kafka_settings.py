@@ -10,13 +10,8 @@ from pathlib import Path
 from headrace.errors import SourceLocation, SpecInvalidError
 
 FILES = (
-    "ssl.ca.location",
-    "ssl.certificate.location",
-    "ssl.key.location",
-    "ssl.keystore.location",
-    "ssl.truststore.location",
-    "ssl.crl.location",
-    "sasl.kerberos.keytab",
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location"),
+    *("ssl.truststore.location", "ssl.crl.location", "sasl.kerberos.keytab"),
 )
 """Settings whose values are paths of files."""
 

@@ -215,5 +215,6 @@ def _count(table: Any, actions: Any) -> int | None:
         return None
     features = table.protocol().reader_features or []
     if "deletionVectors" in features and any(batch.num_rows for batch in table.deletion_vectors()):
+        # The statistics count deleted rows too.
         return int(select(table, "SELECT count(*) AS n FROM t").column("n").to_pylist()[0])
     return sum(numbers)

@@ -29,8 +29,7 @@ from headrace.plan.stages import Declared, Plan
 from headrace.runtime.gateway import active_session, frame_of_plan
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import register_table
-from headrace.storage.mapped_files import mapping_files
-from headrace.storage.mapped_paths import find_unmapped
+from headrace.storage.mapped_files import find_unmapped, mapping_files
 from headrace.storage.table_log import is_table
 from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import argument_location, innermost, located_at, pinpoint, return_location

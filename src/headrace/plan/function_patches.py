@@ -32,8 +32,7 @@ def patch_functions() -> None:
     from pyspark.sql.avro import functions as avro
     from pyspark.sql.functions import builtin
 
-    from_json = _with_schema(builtin.from_json)
-    names.from_json = builtin.from_json = from_json
+    names.from_json = builtin.from_json = _with_schema(builtin.from_json)
     names.expr = builtin.expr = _with_subqueries(builtin.expr)
     avro.from_avro = _with_registry(avro.from_avro)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.storage.layout import Storage
-from headrace.storage.mapped_paths import mapped_path
+from headrace.storage.mapped_files import mapped_path
 from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller, method_location
 
@@ -324,15 +324,9 @@ def in_force(interception: Interception | None) -> Iterator[None]:
         _current.reset(token)
 
 
-@contextmanager
-def suspended() -> Iterator[None]:
+def suspended() -> AbstractContextManager[None]:
     """Intercept nothing within: the code is Spark's or Headrace's own, which reports its errors itself."""
-    token = _current.set(None)
-    try:
-        with quiet():
-            yield
-    finally:
-        _current.reset(token)
+    return in_force(None)
 
 
 _MARK = "headrace_event_log"

@@ -94,8 +94,7 @@ def build_files(platform: Platform, deployment: Deployment) -> Mapping[str, str]
         case "compose":
             return {**_image(deployment), "compose.yaml": _yaml(_compose(deployment))}
         case "kubernetes":
-            documents = _kubernetes(deployment)
-            return {**_image(deployment), "kubernetes.yaml": _yaml(*documents)}
+            return {**_image(deployment), "kubernetes.yaml": _yaml(*_kubernetes(deployment))}
 
 
 def _systemd(one: Deployment) -> Mapping[str, str]:

@@ -476,8 +476,7 @@ def ingest(
     )
     folder = IngestFolder(settings, trial=trial)
     try:
-        reached = Engine(settings).reachable(start=True)
-        prepared = prepare(topic, request, folder, reached)
+        prepared = prepare(topic, request, folder, Engine(settings).reachable(start=True))
     except HeadraceError as error:
         raise settings.redactor.error(error) from error.__cause__
     with Pipeline(folder.open([prepared])) as pipeline:

@@ -258,9 +258,7 @@ class TableMaintenance:
                         ledger.fold(commits, condition.snapshot.table_id, join_marks)
                 condition = self._examine(target)
                 due = self._due(target, condition)
-            if not due:
-                return result
-            return self._logged(result, due)
+            return self._logged(result, due) if due else result
 
     def _logged(self, result: MaintenanceResult, due: Sequence[MaintenanceStep]) -> MaintenanceResult:
         """Do the steps that are due, and write an event to the event log."""

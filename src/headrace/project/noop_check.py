@@ -251,6 +251,7 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
     storage = settings.storage.root
     files = frozenset(file for folder in settings.code_folders for file in code_files(folder, storage))
     kafka = {k: v for k, v in settings.kafka.settings.items() if k != "bootstrap.servers"}
+    # The addresses in files; that of the profile is a part of the digest already.
     brokers = settings.brokers
     found = sorted(
         (name, sorted(one.settings.items()) if one else []) for name, one in brokers.connections.items()

@@ -66,9 +66,15 @@ class Queries:
     ) -> DataFrame:
         """Evaluate a flow over given ranges."""
         with self._active(session, quarantines=True):
-            is_test = self.overrides.sources is not None
-            return self._evaluate_ranges(
-                session, planned, ranges, checkpoint, leaves_others=is_test, treat=treat
+            return evaluate_ranges(
+                session,
+                planned,
+                self.plan,
+                ranges,
+                checkpoint,
+                leaves_others=self.overrides.sources is not None,
+                treat=treat,
+                stand_ins=self.overrides.ranges,
             )
 
     def find_bad_records(
@@ -76,7 +82,10 @@ class Queries:
     ) -> Sequence[BadRecords]:
         found: list[BadRecords] = []
         with self._active(session, quarantines=True, bad_records=found):
-            self._evaluate_ranges(session, planned, ranges, checkpoint, leaves_others=True)
+            stand_ins = self.overrides.ranges
+            evaluate_ranges(
+                session, planned, self.plan, ranges, checkpoint, leaves_others=True, stand_ins=stand_ins
+            )
         return [one for one in found if not one.frame.isStreaming]
 
     def build_records(
@@ -117,25 +126,3 @@ class Queries:
 
     def _planned(self, declared: Flow) -> PlannedFlow:
         return next(one for one in self.plan.flows if one.flow.name == declared.name)
-
-    def _evaluate_ranges(
-        self,
-        session: SparkSession,
-        planned: PlannedFlow,
-        ranges: Sequence[SourceRange],
-        checkpoint: Location,
-        *,
-        leaves_others: bool,
-        treat: Treat | None = None,
-    ) -> DataFrame:
-
-        return evaluate_ranges(
-            session,
-            planned,
-            self.plan,
-            ranges,
-            checkpoint,
-            leaves_others=leaves_others,
-            treat=treat,
-            stand_ins=self.overrides.ranges,
-        )

@@ -182,8 +182,7 @@ class UpdateFlows:
         gate.expect(name)
         if name not in self._runners:
             self._add(name, make_flow(planned, self._plan, self._context, gate))
-        runner = self._runners[name]
-        runner.state = "pending"
+        self._runners[name].state = "pending"
         return lambda stop: self._run_with_plans(name, stop)
 
     def _run_with_plans(self, name: str, stop: StopSignal) -> FlowResult:

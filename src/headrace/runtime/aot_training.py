@@ -45,8 +45,7 @@ def main(target: Path) -> None:
             return
         if target.is_file():
             return
-        attempt = target.with_suffix(f".attempt{time.time_ns()}")
-        attempt.touch()
+        target.with_suffix(f".attempt{time.time_ns()}").touch()
         make(find_java(), ensure_jars("spark"), target)
         for done in target.parent.glob(f"{target.stem}.attempt*"):
             done.unlink(missing_ok=True)

@@ -345,8 +345,7 @@ class Broker:
 
     def _end(self, pid: int) -> None:
         with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            process.kill()
+            psutil.Process(pid).kill()
             await_end(pid, 5)
 
     def _record(self) -> BrokerRecord | None:

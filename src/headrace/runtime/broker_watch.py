@@ -76,7 +76,7 @@ class Watch:
 
     def run(self) -> None:
         """Returns when the broker has ended."""
-        while not self._has_ended(min(_LOOK_S, self._idle_s / 4)):
+        while not await_end(self._process.pid, min(_LOOK_S, self._idle_s / 4)):
             record = BrokerRecord.load(self._folder)
             if not (record is not None and record.broker.pid == self._process.pid):
                 # The folder was moved or deleted: commands would not find this broker again.
@@ -98,17 +98,14 @@ class Watch:
     def _end(self) -> None:
         with contextlib.suppress(psutil.Error):
             self._process.terminate()
-            if not self._has_ended(_STOP_S):
+            if not await_end(self._process.pid, _STOP_S):
                 self._process.kill()
-
-    def _has_ended(self, timeout_s: float) -> bool:
-        return await_end(self._process.pid, timeout_s)
 
     def is_used(self) -> bool:
         before = self._used
         with contextlib.suppress(OSError):
             self._used = (self._folder / _USED).stat().st_mtime
-        return (self._used != before) or is_locked(self._folder / _USED) or self._has_clients()
+        return self._used != before or is_locked(self._folder / _USED) or self._has_clients()
 
     def _has_clients(self) -> bool:
         try:

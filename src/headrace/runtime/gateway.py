@@ -272,11 +272,6 @@ def release_unused() -> None:
         _collecting.release()
 
 
-def is_quiet() -> bool:
-    """Whether Headrace reports what the code of this thread raises, so that PySpark need not print it."""
-    return _quiet.get()
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep PySpark from printing the errors that the code within raises."""
@@ -292,4 +287,4 @@ def silence_loggers() -> None:
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).addFilter(lambda _: not is_quiet())
+        PySparkLogger.getLogger(name).addFilter(lambda _: not _quiet.get())

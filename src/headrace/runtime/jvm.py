@@ -24,21 +24,11 @@ from headrace.runtime.processes import end, start_bound
 _START_TIMEOUT_S = 120.0  # far more than a start takes on a busy machine; ends the wait for a JVM that hangs
 
 _OPENED = (
-    "java.base/java.lang",
-    "java.base/java.lang.invoke",
-    "java.base/java.lang.reflect",
-    "java.base/java.io",
-    "java.base/java.net",
-    "java.base/java.nio",
-    "java.base/java.util",
-    "java.base/java.util.concurrent",
-    "java.base/java.util.concurrent.atomic",
-    "java.base/jdk.internal.ref",
-    "java.base/sun.nio.ch",
-    "java.base/sun.nio.cs",
-    "java.base/sun.security.action",
-    "java.base/sun.util.calendar",
-    "java.security.jgss/sun.security.krb5",
+    *("java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect"),
+    *("java.base/java.io", "java.base/java.net", "java.base/java.nio", "java.base/java.util"),
+    *("java.base/java.util.concurrent", "java.base/java.util.concurrent.atomic"),
+    *("java.base/jdk.internal.ref", "java.base/sun.nio.ch", "java.base/sun.nio.cs"),
+    *("java.base/sun.security.action", "java.base/sun.util.calendar", "java.security.jgss/sun.security.krb5"),
 )
 
 MODULE_OPTIONS = (

@@ -131,10 +131,8 @@ class Meter(ABC):
     least: ClassVar[int] = 1
     """What every batch may read, unless its records are too large."""
 
-    @property
-    def record_bytes(self) -> float | None:
-        """The mean size of a record, from a sample; ``None`` where there is none."""
-        return None
+    record_bytes: float | None = None
+    """The mean size of a record, from a sample; ``None`` where there is none."""
 
     @abstractmethod
     def first_limit(self, facts: SourceFacts, position: Position | None) -> int:

@@ -168,8 +168,7 @@ def _parse_json(text: str, location: SourceLocation) -> StructType:
     try:
         if not isinstance(value, Mapping) or value.get("type") != "struct":
             raise _not_json('it is not an object such as {"type": "struct", "fields": [..]}', location)
-        parsed = T.StructType.fromJson(dict(value))
-        return _checked(parsed)
+        return _checked(T.StructType.fromJson(dict(value)))
     except SchemaInvalidError:
         raise
     except KeyError as error:

@@ -134,21 +134,11 @@ def require_whole(flow: FlowFacts, history: History, what: str) -> None:
 
 
 def _start_invalid(flow: FlowFacts, why: str, remedy: str) -> HeadraceError:
-    return StartInvalidError(
-        f"flow {flow.flow} {why}",
-        location=flow.location,
-        facts=("nothing was changed",),
-        remedies=(remedy,),
-        params={"flow": flow.flow},
-    )
+    return flow.error(StartInvalidError, f" {why}", ("nothing was changed",), remedy)
 
 
 def resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:
     """The error for a new checkpoint that would lose or duplicate rows."""
-    return ResumeImpossibleError(
-        f"flow {flow.flow} cannot be resumed from its table: {why}",
-        location=flow.location,
-        facts=("nothing was read or written",),
-        remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
-        params={"flow": flow.flow},
+    return flow.error(
+        ResumeImpossibleError, f" cannot be resumed from its table: {why}", ("nothing was read or written",)
     )

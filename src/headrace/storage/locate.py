@@ -27,12 +27,10 @@ pipelines use no bucket, so the client of S3 is imported only then."""
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*|)", re.DOTALL)
 
 
-def open_s3(bucket: str) -> Files:
-    """The files of a bucket."""
-    return _buckets().files(bucket)
-
-
-KINDS: Mapping[str, Callable[[str], Files]] = {_LOCAL.scheme: lambda _: _LOCAL, S3: open_s3}
+KINDS: Mapping[str, Callable[[str], Files]] = {
+    _LOCAL.scheme: lambda _: _LOCAL,
+    S3: lambda bucket: _buckets().files(bucket),
+}
 """Opens the files of each kind of storage, by URI scheme; called with the host of a URI."""
 
 _REFUSED = {

@@ -173,9 +173,7 @@ def _lines(location: SourceLocation, root: Path | None) -> list[str]:
 
 def _is_users(frame: FrameType) -> bool:
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    if package in _LIBRARIES:
-        return False
-    return not is_installed(frame.f_code.co_filename)
+    return package not in _LIBRARIES and not is_installed(frame.f_code.co_filename)
 
 
 _TRACE = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t]+.*\n)+)([A-Za-z_][\w.]*(?::[^\n]*)?)")

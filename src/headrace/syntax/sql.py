@@ -205,8 +205,7 @@ def _relation(node: Any, text: str, *, has_options: bool) -> SqlRelation | None:
     origin = node.origin()
     if not origin.startIndex().isDefined():
         return None
-    start = int(origin.startIndex().get())
-    found = (_STREAM if streaming else _BATCH).match(text, start)
+    found = (_STREAM if streaming else _BATCH).match(text, int(origin.startIndex().get()))
     if found is None:
         return None
     options = dict(node.options().asCaseSensitiveMap()) if has_options else {}

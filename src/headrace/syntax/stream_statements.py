@@ -262,8 +262,7 @@ def parse_merge(cursor: Cursor, target: tuple[str, ...]) -> tuple[Cursor, Merge]
     source, name = _merge_source(cursor)
     of_source = _alias(cursor, name, "ON")
     cursor.expect("ON")
-    condition = cursor.until(lambda: cursor.at("WHEN"))
-    keys = _keys(condition, of_target, of_source)
+    keys = _keys(cursor.until(lambda: cursor.at("WHEN")), of_target, of_source)
     deletes: tuple[Token, ...] | None = None
     updates = inserts = False
     while not cursor.done:

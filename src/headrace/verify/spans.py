@@ -115,8 +115,7 @@ class Layers:
 
 def _depth(spans: Spans, at: Offsets) -> Offsets:
     begun = np.searchsorted(np.sort(spans.starts), at, side="right")
-    ended = np.searchsorted(np.sort(spans.ends), at, side="right")
-    return (begun - ended).astype(np.int64)
+    return (begun - np.searchsorted(np.sort(spans.ends), at, side="right")).astype(np.int64)
 
 
 def spans_text(spans: Iterable[tuple[int, int]], shown: int = 20) -> str:

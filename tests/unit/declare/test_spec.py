@@ -21,7 +21,7 @@ from headrace.errors import (
     StorageUnsupportedError,
 )
 from headrace.model.triggers import Trigger
-from headrace.storage.mapped_paths import mapped_path
+from headrace.storage.mapped_files import mapped_path
 
 Write = Callable[..., Path]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from headrace.maintain.turns import Turns
+from headrace.maintain.scheduler import Turns
 from waiting import DEADLINE_S
 
 

@@ -16,18 +16,22 @@ from headrace.project.demo.folder import DemoFolder
 from headrace.project.demo.screens import _reading_lines
 from headrace.project.template.files import template_files
 from headrace.storage.locate import locate
+from object_server import open_buckets
 
 
-def test_the_closing_commands_read_the_tables_of_a_bucket(tmp_path: Path) -> None:
+def test_the_closing_commands_read_the_tables_of_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_buckets(monkeypatch)  # specs of other tests have settings for all buckets
     folder = DemoFolder(tmp_path)
-    for name, text in template_files("demo", locate("s3://lake/demo")).items():
+    for name, text in template_files("demo", locate("s3://closing-commands/demo")).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     result: Any = SimpleNamespace(
         folder=folder, settings=load_project(folder.path), gold=TableName("default", "gold")
     )
     lines = list(_reading_lines(result))
-    assert lines[0] == "Everything in s3://lake/demo is plain Delta:"
+    assert lines[0] == "Everything in s3://closing-commands/demo is plain Delta:"
     assert "read gold --limit 5" in lines[1]
 
 

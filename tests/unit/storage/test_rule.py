@@ -12,6 +12,7 @@ ROOMS = ("observe", "plan", "project", "run", "sinks", "sources", "state")
 FILE_MODULES = {"pathlib", "shutil", "glob", "tempfile", "fcntl"}
 
 THIS_MACHINE = {
+    "observe/event_table.py": "a copy of files of a storage",
     "observe/log.py": "logs",
     "plan/catalog.py": "the scratch catalog",
     "plan/evaluate.py": "the pipeline's files",

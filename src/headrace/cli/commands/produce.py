@@ -92,7 +92,7 @@ def produce(
         (form == "text" and key is not None, "--key needs JSON or CSV; lines of text have no fields"),
     )
     from headrace.project.producing import produce
-    from headrace.sources.kafka.producer import open_records, records_before
+    from headrace.sources.kafka.producer import open_records
     from headrace.sources.kafka.sample_data import build_samples
 
     if sample:
@@ -113,7 +113,7 @@ def produce(
         records = iter(lines or build_samples(schema or SAMPLE_SCHEMA, first=held + 1, key=key))
         with _Shown(invocation.output) as shown:
             produced = produce(
-                records_before(records, limit),
+                itertools.islice(records, limit),
                 kafka.connection,
                 topic,
                 name="sample" if lines is None else lines.name,

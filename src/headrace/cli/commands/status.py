@@ -128,17 +128,9 @@ def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterato
     if dataset.problem is not None:
         yield (name, "unreadable", *[_NONE] * 5)
         return
-    if dataset.view is not None:
-        view = dataset.view
-        yield (
-            name,
-            "orphaned" if dataset.orphaned else view.state,
-            rows,
-            _NONE,
-            _NONE,
-            _NONE,
-            _commit(view.version, view.refreshed, now),
-        )
+    if (view := dataset.view) is not None:
+        state = "orphaned" if dataset.orphaned else view.state
+        yield (name, state, rows, *[_NONE] * 3, _commit(view.version, view.refreshed, now))
     if dataset.view is None and len(dataset.flows) != 1:
         # The rows are those of all its flows together.
         yield (name, "", rows, *[_NONE] * 4)
@@ -206,19 +198,8 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
 
 
 _COLUMNS = (
-    "table",
-    "files",
-    "small",
-    "size",
-    "mean",
-    "partitions",
-    "skew",
-    "commits",
-    "checkpoint",
-    "deleted",
-    "compacted",
-    "vacuumed",
-    "needed from",
+    *("table", "files", "small", "size", "mean", "partitions", "skew", "commits"),
+    *("checkpoint", "deleted", "compacted", "vacuumed", "needed from"),
 )
 
 

@@ -124,11 +124,7 @@ class JvmClient:
         for step in (self._forget, self._remove_pools):
             with contextlib.suppress(Exception):
                 step()
-        with contextlib.suppress(psutil.Error):
-            for process in psutil.Process(self._jvm_pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if process.environ().get(CLIENT_VARIABLE) == self.tag:
-                        process.kill()
+        self._end_workers()
         self.release()
 
     def release(self) -> None:
@@ -146,12 +142,7 @@ class JvmClient:
                     return
                 self._context.cancelJobsWithTag(self.tag)
                 if time.monotonic() - started > _STREAMS_AFTER_S:
-                    # Each flow has a session of its own, with its own list of queries; they share this one.
-                    active = self._session.sharedState().activeStreamingQueries()
-                    for query in filter(None, [active.get(key) for key in list(active)]):
-                        stopping = threading.Thread(target=_quietly, args=(query.stop,), daemon=True)
-                        stopping.start()
-                        stopping.join(1.0)
+                    self._stop_streams()
                 answered = time.monotonic()
             except Exception:
                 if time.monotonic() - answered > _FAILS_S:
@@ -175,6 +166,14 @@ class JvmClient:
         lowest = [str(frames[at].getClassName()) for at in range(max(0, count - 3), count)]
         return any(name.startswith("py4j.") for name in lowest)
 
+    def _stop_streams(self) -> None:
+        # Each flow has a session of its own, with its own list of queries; they share this one.
+        active = self._session.sharedState().activeStreamingQueries()
+        for query in filter(None, [active.get(key) for key in list(active)]):
+            stopping = threading.Thread(target=_quietly, args=(query.stop,), daemon=True)
+            stopping.start()
+            stopping.join(1.0)
+
     def _forget(self) -> None:
         """Removes what the Spark application keeps of the session."""
         state = self._session.sharedState()
@@ -192,6 +191,13 @@ class JvmClient:
             name = str(pools[at].name())
             if name == self.pool or name.startswith(f"{self.pool}/"):
                 root.removeSchedulable(pools[at])
+
+    def _end_workers(self) -> None:
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(self._jvm_pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if process.environ().get(CLIENT_VARIABLE) == self.tag:
+                        process.kill()
 
 
 def find_shared_state(spark: SparkSession) -> str:

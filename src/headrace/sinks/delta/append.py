@@ -165,8 +165,6 @@ def comparable(schema: str) -> Any:
                 for key, item in value.items()
                 if key not in ("nullable", "containsNull", "valueContainsNull", "comment")
             }
-        if isinstance(value, list):
-            return [stripped(item) for item in value]
-        return value
+        return [stripped(item) for item in value] if isinstance(value, list) else value
 
     return stripped(json.loads(schema))

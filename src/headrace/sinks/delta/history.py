@@ -119,9 +119,9 @@ class _HistoryWriter(KeyedWriter):
         hidden = self.table.tombstones.read(self.session, self.stamp)
         if hidden is not None:
             hidden = hidden.join(mine, list(keys), "left_semi")
-            known = _union(known, hidden.withColumn(_ORIGIN, F.lit(_HIDDEN)))
+            known = known.unionByName(hidden.withColumn(_ORIGIN, F.lit(_HIDDEN)), allowMissingColumns=True)
         records = as_records(events, keys)
-        known = _union(known, records.withColumn(_ORIGIN, F.lit(_BATCH)))
+        known = known.unionByName(records.withColumn(_ORIGIN, F.lit(_BATCH)), allowMissingColumns=True)
         values = held.select(*map(quoted_column, value_columns(held.columns, keys)))
         value = F.struct(*(F.col(quoted_column(name)).alias(name) for name in values.columns))
         tracked = tracked_values(self.table.tracked, value, values.schema)
@@ -258,10 +258,6 @@ def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...], kept: 
     )
     changed = found.withColumn(EFFECT, effect).where(F.col(EFFECT).isNotNull())
     return changed.drop("__headrace_before", "__headrace_before_values")
-
-
-def _union(events: DataFrame, more: DataFrame) -> DataFrame:
-    return events.unionByName(more, allowMissingColumns=True)
 
 
 def _columns_kept(rows: DataFrame, records: DataFrame) -> list[str]:

@@ -80,7 +80,6 @@ def _count_others(table: DeltaTable, rows: pa.Table, state: str) -> int:
     import pyarrow.compute as pc
 
     query = f"SELECT id FROM t WHERE state = '{state}'"
-    found = pa.table(select(table, query))
-    ids = pc.cast(found.column("id"), pa.string())
+    ids = pc.cast(pa.table(select(table, query)).column("id"), pa.string())
     held = pc.sum(pc.is_in(rows.column("id"), value_set=ids.combine_chunks())).as_py()
     return int(rows.num_rows) - int(held or 0)

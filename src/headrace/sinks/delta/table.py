@@ -313,9 +313,7 @@ def as_nullable(schema: Any) -> Any:
             key: True if key in ("nullable", "containsNull", "valueContainsNull") else as_nullable(value)
             for key, value in schema.items()
         }
-    if isinstance(schema, list):
-        return [as_nullable(item) for item in schema]
-    return schema
+    return [as_nullable(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool:

@@ -182,8 +182,7 @@ class TableIndex:
         same = {name for name, one in held.items() if name in listed and one.vector == listed[name].vector}
         gone = [one.number for name, one in held.items() if name not in same]
         added = [self.new_file(one.text) for name, one in listed.items() if name not in same]
-        kept = [one for name, one in held.items() if name in same]
-        self._check(kept, added)
+        self._check([one for name, one in held.items() if name in same], added)
         self._forget_files(np.array(gone, dtype=np.int64))
         for number in gone:
             del self.files[number]

@@ -105,7 +105,7 @@ class Tombstones:
         """
         try:
             checksum = delta_log(session, self.path).unsafeVolatileSnapshot().checksumOpt()
-            if bool(checksum.isDefined() and checksum.get().numFiles() > _MANY_FILES):
+            if checksum.isDefined() and checksum.get().numFiles() > _MANY_FILES:
                 self.collect(session, properties)
         except Exception as error:
             _LOG.warning("tombstones of %s were not collected: %s", self.path, error)

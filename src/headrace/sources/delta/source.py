@@ -247,8 +247,7 @@ class DeltaSource(Source):
 
     def owns(self) -> Column:
         folder = file_uri(f"file:{self.path}" if self.path.startswith("/") else self.path)
-        is_ours = F.col("path").startswith(f"{folder}/")
-        return F.col("value").isNotNull() & is_ours
+        return F.col("value").isNotNull() & F.col("path").startswith(f"{folder}/")
 
     def first_commit(self, one: SourceRange, session: SparkSession) -> int | None:
         """The first version that a range reads as a commit; ``None`` while it reads a snapshot."""

@@ -67,8 +67,7 @@ class HeaderedFiles:
         hidden column `_metadata` stays hidden. `choose`: gives the wanted rows of a read of files."""
         rescues = self.rules.drift.has("rescue")
         frames = [self._load(one, choose, rescues=rescues) for one in groups]
-        rows = reduce(lambda one, two: one.union(two), frames)
-        return _hide_metadata(rows)
+        return _hide_metadata(reduce(lambda one, two: one.union(two), frames))
 
     def _load(
         self, group: headers.HeaderGroup, choose: Callable[[DataFrame], DataFrame], *, rescues: bool

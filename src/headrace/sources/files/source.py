@@ -300,8 +300,7 @@ class FilesKind(SourceKind):
         assert isinstance(position, FilePosition)
         if origin is None:
             return Seed()
-        lists = FileLists.of_ledger(seeding.ledger)
-        listed = lists.load_source(*origin, position.entry)
+        listed = FileLists.of_ledger(seeding.ledger).load_source(*origin, position.entry)
         read = tuple(replace(file, source=source.index, carried=True) for file in listed)
         interval = int(seeding.setting(COMPACT_INTERVAL) or 10)
         return Seed(

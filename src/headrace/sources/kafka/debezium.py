@@ -83,8 +83,7 @@ class DebeziumDecoder(Decoder):
 
     def _flatten(self, record: Column) -> Column:
         bare = F.struct(*(record[name].alias(name) for name in ENVELOPE))
-        event = F.coalesce(record["payload"], bare)
-        return _bound(event, lambda one: self._row(one, record))
+        return _bound(F.coalesce(record["payload"], bare), lambda one: self._row(one, record))
 
     def _row(self, event: Column, record: Column) -> Column:
         row = _image(event)

@@ -56,11 +56,7 @@ class KafkaMeter(Meter):
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._records = SingleRecords(connection, "samples")
-        self._record_bytes: float | None = None
-
-    @property
-    def record_bytes(self) -> float | None:
-        return self._record_bytes
+        self.record_bytes = None
 
     def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
         assert isinstance(facts, KafkaFacts)
@@ -74,16 +70,16 @@ class KafkaMeter(Meter):
                 backlog.setdefault(topic, {})[partition] = offset
                 count += left
         if count >= _BACKLOG:
-            self._record_bytes = self._sample(backlog)
-        return first_limit(self._record_bytes)
+            self.record_bytes = self._sample(backlog)
+        return first_limit(self.record_bytes)
 
     def taken(self, one: SourceRange, limit: int, duration_s: float) -> Taken:
         assert isinstance(one.until, KafkaOffsets)
         amount = one.until.count_since(one.start)
         # A flow that keeps up has no records to come.
         if amount >= limit // 2:
-            self._record_bytes = self._sample(one.until.offsets) or self._record_bytes
-        return Taken(amount, duration_s, self._record_bytes)
+            self.record_bytes = self._sample(one.until.offsets) or self.record_bytes
+        return Taken(amount, duration_s, self.record_bytes)
 
     def close(self) -> None:
         self._records.close()

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
@@ -244,19 +244,6 @@ def open_records(
         return RecordLines(path.open("rb"), str(path), form or by_name, key)
     except OSError as error:
         raise invalid(str(path), 0, f"it cannot be read: {error.strerror}") from error
-
-
-def records_before(records: Iterable[Record], limit: int | None) -> Iterator[Record]:
-    """At most the first ``limit`` records; no further record is requested from the iterator."""
-    if limit is None:
-        yield from records
-        return
-    left = limit
-    for record in records:
-        yield record
-        left -= 1
-        if not left:
-            return
 
 
 _LARGEST = 1_048_576
