@@ -112,7 +112,7 @@ def test_an_installed_package_explains_the_codes(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", build], cwd=ROOT, capture_output=True, text=True, check=True)
     with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
         wheel.extractall(tmp_path / "installed")
-    show = "import headrace; print(headrace.__file__); from headrace.cli.main import run; run(['explain', 'CYCLE'])"
+    show = "import headrace.cli.main as cli; print(cli.__file__); cli.run(['explain', 'CYCLE'])"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
     shown = subprocess.run(
         [sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True
