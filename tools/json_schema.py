@@ -179,6 +179,10 @@ SHARED: Mapping[str, Shape] = {
                     }
                 ],
                 "fingerprint": "text?",
+                "refresh": (
+                    {"policy": "text", "strategies": ["text"], "code": "text?", "reason": "text?"},
+                    "null",
+                ),
             }
         ],
         "edges": [["text"]],

@@ -194,7 +194,11 @@ def _place(rows: DataFrame) -> list[Column]:
     elif {"path", "modified"} <= fields:
         place = (F.unix_micros("_source.modified"), F.col("_source.path"), row_hash(rows))
     elif "_commit_version" in rows.columns:
-        place = (F.col("_commit_version"), F.lit(""), row_hash(rows))
+        # A refresh of a view replaces a row without knowing its key: it deletes it, and inserts another.
+        is_new = F.lit("")
+        if "_change_type" in rows.columns:
+            is_new = F.when(F.col("_change_type").isin("insert", "update_postimage"), "+").otherwise("")
+        place = (F.col("_commit_version"), is_new, row_hash(rows))
     else:
         place = (F.lit(0), F.lit(""), row_hash(rows))
     return [one.cast(kind).alias(name) for one, (name, kind) in zip(place, _PLACE.items(), strict=True)]

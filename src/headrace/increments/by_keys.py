@@ -7,10 +7,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from headrace.increments.changes import rows_at
+from headrace.increments.costs import Costs, rejected
 from headrace.increments.increment import Increment, matching
 from headrace.increments.leaves import Leaves, Side
-from headrace.increments.query import Operator, ViewQuery, column, with_children
-from headrace.increments.shape import Key, NotIncrementalError, affected_part, find_keys, join_type
+from headrace.increments.query import Operator, ViewQuery, column, scanned_bytes, with_children
+from headrace.increments.shape import Key, affected_part, find_keys, is_expensive, join_type, no_keys
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F
@@ -22,25 +23,29 @@ if TYPE_CHECKING:
 
 _KEY = "__headrace_key"
 _PRUNING_KEYS = 200
-"""Up to so many values of a key are a condition of their own, by which Delta leaves out files."""
+"""Up to so many values of a key are a condition, by which Delta leaves out files; more are a range."""
 _SIDES: tuple[Side, ...] = ("gained", "lost")
 
 
-def compute_again(leaves: Leaves, view: Location, version: int, most: int) -> Increment:
+def compute_again(
+    leaves: Leaves, view: Location, version: int, most: int, costs: Costs | None = None
+) -> Increment:
     """The rows of the affected keys, as they were and as they are now. `most`: how many keys may be affected.
+    `costs`: refuses what costs more than the whole view.
 
     Raises:
         NotIncrementalError: The view has no keys, or too many are affected.
     """
     query = leaves.query
-    keys = find_keys(query, leaves.changed)
+    keys = find_keys(query, leaves.changed) if leaves.changed else ()
     if not keys:
-        text = "no column identifies the rows that a change of its tables affects"
-        raise NotIncrementalError("KEY_NOT_FOUND", text)
+        raise no_keys()
+    most = most if costs is None else min(most, costs.most_keys())
     affected = _affected(leaves, keys)
     values = affected.limit(most + 1).toArrow()
-    if values.num_rows > most:
-        raise NotIncrementalError("CHANGE_TOO_LARGE", f"more than {most:,} keys are affected")
+    count = int(values.num_rows)
+    if count > most:
+        rejected(f"more than {most:,} keys are affected")
     wanted = new_frame(query.session, values, affected.schema)
     rows = {leaf: _restricted(leaves, leaf, keys, wanted, values) for leaf in query.tables}
     added = query.frame(query.over(rows))
@@ -48,11 +53,15 @@ def compute_again(leaves: Leaves, view: Location, version: int, most: int) -> In
     added = matching(
         added, [(column(query.session, one.attribute), _name(n)) for n, one in enumerate(keys)], wanted
     )
+    most_removed = None
+    if costs is not None:
+        read = scanned_bytes(added)
+        most_removed = costs.check_keys(count, read, is_expensive=is_expensive(query))
     held = rows_at(query.session, view, version).select("*", *position_columns())
     names = [quoted_column(str(one.attribute.name())) for one in keys]
     removed = matching(held, [(F.col(one), _name(n)) for n, one in enumerate(names)], wanted)
     return Increment(
-        strategy="keys", added=added, removed=removed.select(FILE, ROW), keys=int(values.num_rows)
+        strategy="keys", added=added, removed=removed.select(FILE, ROW), keys=count, most_removed=most_removed
     )
 
 
@@ -105,6 +114,8 @@ def _restricted(
     leaves: Leaves, leaf: Operator, keys: Sequence[Key], wanted: DataFrame, values: pa.Table
 ) -> Any:
     """The rows of a leaf that can belong to wanted keys, as a plan."""
+    import pyarrow.compute as pc
+
     known = [(number, one.at[leaf]) for number, one in enumerate(keys) if leaf in one.at]
     if not known:
         return leaves.now(leaf)
@@ -112,7 +123,18 @@ def _restricted(
     frame = leaves.query.frame(leaves.now(leaf))
     pairs = [(column(session, expression), _name(number)) for number, expression in known]
     for one, name in pairs:
-        few = values[name].unique()
-        if len(few) <= _PRUNING_KEYS and not few.null_count:
-            frame = frame.where(one.isin(few.to_pylist()))
+        if not _is_plain(values[name].type) or not len(found := values[name].drop_null().unique()):
+            continue
+        ends = pc.min_max(found).as_py()
+        is_few = len(found) <= _PRUNING_KEYS
+        inside = one.isin(found.to_pylist()) if is_few else one.between(ends["min"], ends["max"])
+        frame = frame.where(inside | one.isNull() if values[name].null_count else inside)
     return matching(frame, pairs, wanted)._jdf.queryExecution().analyzed()
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values of a type have one meaning in Python and in Spark, in each time zone."""
+    import pyarrow.types as types
+
+    tests = (types.is_integer, types.is_string, types.is_date32, types.is_decimal)
+    return any(test(kind) for test in tests)

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from headrace.increments.increment import NotIncrementalError
+from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.sinks.delta.compaction import session_settings
 from headrace.sinks.delta.data_files import DataFile, read_files, with_rows_between
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
-from headrace.storage.table_log import action_lines, commit_file, parse_actions
+from headrace.storage.table_log import action_lines, commit_file, load_checksum, parse_actions
+from headrace.storage.table_snapshot import named_files
 
 _MOST_COMMITS = 2_000
+_RETENTION = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 _WHOLE = frozenset({"RESTORE", "CLONE", "CONVERT"})
 """Operations whose files can be those of other versions or tables."""
 _KEPT = ("path", "partitionValues", "size", "tags", "deletionVector")
 _ABSENT: Any = object()
-
-
-class UnknownChangeError(Exception):
-    """The changed rows of a table cannot be found; the text says why."""
 
 
 @dataclass
@@ -40,13 +41,15 @@ class _File:
 @dataclass(frozen=True, kw_only=True)
 class TableChange:
     """What has changed in a table between two versions. Each file is the action that adds it; `kept`: files
-    that have other deleted rows, before and after."""
+    that have other deleted rows, before and after. `alters`: whether its columns or properties may differ."""
 
     table: Location
     version: int  # the newer version
+    alters: bool = False
     added: Sequence[Mapping[str, Any]] = ()
     removed: Sequence[Mapping[str, Any]] = ()
     kept: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = ()
+    replaced: frozenset[str] = frozenset()  # the files of the change that a newer version does not have
 
     @property
     def is_empty(self) -> bool:
@@ -67,6 +70,19 @@ class TableChange:
         """How many rows were gained and lost; at most, where statistics are missing."""
         whole = sum(map(_live_rows, (*self.added, *self.removed)))
         return whole + sum(abs(_deleted(after) - _deleted(before)) for before, after in self.kept)
+
+    def check_files(self) -> None:
+        """Check that nobody has deleted files of the older version.
+
+        Raises:
+            NotIncrementalError: Somebody has.
+        """
+        names = sorted(self.replaced)
+        held = self.table.files.gather(lambda name: (self.table / name).exists(), names)
+        if not all(held):
+            missing = next(name for name, is_there in zip(names, held, strict=True) if not is_there)
+            text = f"{self.table.name} no longer has the file {missing}"
+            raise NotIncrementalError("DATA_FILE_MISSING", text)
 
     def gained(self, session: SparkSession) -> DataFrame | None:
         return self._rows(session, self.added, [(after, before) for before, after in self.kept])
@@ -99,68 +115,111 @@ def snapshot_at(session: SparkSession, table: Location, version: int) -> Any:
 
 
 def rows_at(session: SparkSession, table: Location, version: int) -> DataFrame:
-    return session.read.format("delta").option("versionAsOf", version).load(str(table))
+    # The versions that a view needs are kept beyond the retention of their files.
+    with session_settings(session, {_RETENTION: "false"}):
+        return session.read.format("delta").option("versionAsOf", version).load(str(table))
+
+
+def columns_at(session: SparkSession, table: Location, version: int) -> str:
+    """The schema of a version, with the names of its files' columns."""
+    with active_session(session):
+        return str(snapshot_at(session, table, version).metadata().schemaString())
+
+
+def bytes_of(session: SparkSession, table: Location, version: int) -> int:
+    """The size of a table's files."""
+    try:
+        return int(load_checksum(table, version)["tableSizeBytes"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        with active_session(session):
+            return int(snapshot_at(session, table, version).sizeInBytes())
 
 
 def find_change(table: Location, first: int, last: int) -> TableChange:
     """What has changed in a table after version `first`, up to version `last`.
 
     Raises:
-        UnknownChangeError: The log does not say it.
+        NotIncrementalError: The log does not say it.
     """
+    name = table.name
     if last < first:
-        raise UnknownChangeError("an older version was restored")
+        raise NotIncrementalError("CHANGE_SET_MISSING", f"an older version of {name} was restored")
     if last - first > _MOST_COMMITS:
-        raise UnknownChangeError(f"it has {last - first:,} new commits")
-    files: dict[str, _File] = {}
+        raise NotIncrementalError("TOO_MANY_FILE_ACTIONS", f"{name} has {last - first:,} new commits")
+    log = _Range(table)
     names = {version: commit_file(table, version).name for version in range(first + 1, last + 1)}
     held = (table / "_delta_log").read_files(list(names.values()))
-    for version, name in names.items():
-        if name not in held:
-            raise UnknownChangeError("its log no longer has all commits since then")
-        _apply(files, table, version, held[name])
-    added = [one.after for one in files.values() if one.before is _ABSENT and one.after is not _ABSENT]
-    removed = [one.before for one in files.values() if one.after is _ABSENT and one.before is not _ABSENT]
-    kept = [
-        (one.before, one.after)
-        for one in files.values()
-        if one.before is not _ABSENT
-        and one.after is not _ABSENT
-        and _vector(one.before) != _vector(one.after)
-    ]
-    return TableChange(table=table, version=last, added=added, removed=removed, kept=kept)
+    for version, file in names.items():
+        if file not in held:
+            text = f"the log of {name} no longer has version {version}"
+            raise NotIncrementalError("CHANGE_SET_MISSING", text)
+        log.apply(version, held[file])
+    files = log.files.values()
+    added = [one.after for one in files if one.before is _ABSENT and one.after is not _ABSENT]
+    removed = [one.before for one in files if one.after is _ABSENT and one.before is not _ABSENT]
+    both = [one for one in files if one.before is not _ABSENT and one.after is not _ABSENT]
+    kept = [(one.before, one.after) for one in both if _vector(one.before) != _vector(one.after)]
+    now = {file for action in (*added, *(after for _, after in kept)) for file in named_files(action)}
+    return TableChange(
+        table=table,
+        version=last,
+        alters=log.alters,
+        added=added,
+        removed=removed,
+        kept=kept,
+        replaced=frozenset(log.gone | now & log.moved),
+    )
 
 
-def _apply(files: dict[str, _File], table: Location, version: int, data: bytes) -> None:
-    file = commit_file(table, version)
-    gone: dict[str, Mapping[str, Any]] = {}
-    come: dict[str, Mapping[str, Any]] = {}
-    for line in action_lines(file, data):
-        if line.startswith('{"commitInfo"'):
-            operation = str(parse_actions(line, file)["commitInfo"].get("operation"))
-            if operation in _WHOLE:
-                raise UnknownChangeError(f"version {version} is a {operation}")
-        elif line.startswith('{"protocol"'):
-            raise UnknownChangeError(f"version {version} changes its table features")
-        elif line.startswith('{"metaData"'):
-            # Whether columns have changed is asked with the query.
-            continue
-        elif line.startswith(('{"add"', '{"remove"')) and '"dataChange":true' in line:
-            for name, action in parse_actions(line, file).items():
-                (come if name == "add" else gone)[unquote(str(action["path"]))] = action
-    for path, action in gone.items():
-        one = files.get(path)
-        if one is None:
-            if action.get("partitionValues") is None:
-                raise UnknownChangeError(f"version {version} does not describe the files that it removes")
-            # The file that is added again has statistics, which the removal may lack.
-            text = {key: action[key] for key in _KEPT if action.get(key) is not None}
-            stats = action.get("stats") or come.get(path, {}).get("stats")
-            text |= {"modificationTime": 0, "dataChange": True, "stats": stats}
-            one = files[path] = _File(before=text)
-        one.after = _ABSENT
-    for path, action in come.items():
-        files.setdefault(path, _File()).after = action
+@dataclass
+class _Range:
+    """What the commits of a range do: the files that change rows; the names of files that they make, of those
+    that they replace (`gone`), and of those that they make and replace (`moved`)."""
+
+    table: Location
+    files: dict[str, _File] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    alters: bool = False
+
+    def apply(self, version: int, data: bytes) -> None:
+        file, name = commit_file(self.table, version), self.table.name
+        gone: dict[str, Mapping[str, Any]] = {}
+        come: dict[str, Mapping[str, Any]] = {}
+        # Each line is parsed: another writer can format the lines differently.
+        for line in action_lines(file, data):
+            for kind, action in parse_actions(line, file).items():
+                match kind:
+                    case "commitInfo" if str(action.get("operation")) in _WHOLE:
+                        text = f"version {version} of {name} is a {action['operation']}"
+                        raise NotIncrementalError("CHANGE_SET_MISSING", text)
+                    case "protocol":
+                        text = f"version {version} of {name} changes its table features"
+                        raise NotIncrementalError("DELTA_PROTOCOL_CHANGED", text)
+                    case "metaData":
+                        self.alters = True
+                    case "add" | "remove":
+                        changed = come if kind == "add" else gone
+                        if action.get("dataChange", True):
+                            changed[unquote(str(action["path"]))] = action
+                        for one in named_files(action):
+                            made = self.moved if one in self.made else self.gone
+                            (self.made if kind == "add" else made).add(one)
+        for path, action in gone.items():
+            held = self.files.get(path)
+            if held is None:
+                if action.get("partitionValues") is None:
+                    text = f"version {version} of {name} does not describe the files that it removes"
+                    raise NotIncrementalError("CHANGE_SET_MISSING", text)
+                # The file that is added again has statistics, which the removal may lack.
+                before = {key: action[key] for key in _KEPT if action.get(key) is not None}
+                stats = action.get("stats") or come.get(path, {}).get("stats")
+                before |= {"modificationTime": 0, "dataChange": True, "stats": stats}
+                held = self.files[path] = _File(before=before)
+            held.after = _ABSENT
+        for path, action in come.items():
+            self.files.setdefault(path, _File()).after = action
 
 
 def _vector(action: Mapping[str, Any]) -> str:

@@ -11,18 +11,36 @@ from typing import Literal
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 
 Strategy = Literal["append", "merge", "keys", "full"]
+Code = (
+    Literal["AGGREGATE_NOT_TOP_NODE", "CHANGE_SET_MISSING", "CONFIGURATION_CHANGED", "DATA_FILE_MISSING"]
+    | Literal["DATA_SCHEMA_CHANGED", "DELTA_PROTOCOL_CHANGED", "EXPECTATIONS_NOT_SUPPORTED"]
+    | Literal["EXPRESSION_NOT_DETERMINISTIC", "FIRST_REFRESH", "INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL"]
+    | Literal["INPUT_NOT_IN_DELTA", "OPERATOR_NOT_INCREMENTALIZABLE", "QUERY_FINGERPRINT_CHANGED"]
+    | Literal["ROWS_ERASED", "STREAM_READS_VIEW", "SUBQUERY_EXPRESSION_NOT_INCREMENTALIZABLE"]
+    | Literal["TOO_MANY_FILE_ACTIONS", "UDF_NOT_DETERMINISTIC", "WINDOW_WITHOUT_PARTITION_BY"]
+)
+"""Why a whole view is computed, as the event log of Databricks names it; three are Headrace's own."""
+
+
+class NotIncrementalError(Exception):
+    """A refresh cannot follow changes, or should not."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code: Code = code
 
 
 @dataclass(frozen=True, kw_only=True)
 class Increment:
     """`removed`: the positions of the rows that are removed (`FILE`, `ROW`); ``None`` for none. `keys`: how
-    many keys of the view are computed again; ``None`` if that is not known. `release`: frees what Spark
-    keeps."""
+    many keys of the view are computed again; ``None`` if that is not known. `most_removed`: how many rows it
+    may remove; more cost more than the whole view. `release`: frees what Spark keeps."""
 
     strategy: Strategy
     added: DataFrame
     removed: DataFrame | None = None
     keys: int | None = None
+    most_removed: int | None = None
     release: Callable[[], object] = lambda: None
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from headrace.increments.changes import TableChange, rows_at
+from headrace.increments.changes import TableChange, bytes_of, rows_at
+from headrace.increments.increment import NotIncrementalError
 from headrace.increments.query import Operator, ViewQuery
-from headrace.increments.shape import NotIncrementalError, is_linear
+from headrace.increments.shape import is_linear
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.storage.location import Location
 
@@ -51,6 +52,15 @@ class Leaves:
         """How many rows of the tables were gained and lost; a table that is read twice counts once."""
         return sum({one.path: one.change.rows for one in self._inputs.values()}.values())
 
+    @property
+    def changed_bytes(self) -> int:
+        return sum({one.path: one.change.size_bytes for one in self._inputs.values()}.values())
+
+    @property
+    def input_bytes(self) -> int:
+        """The size of the tables; one that is read twice counts twice."""
+        return sum(bytes_of(self.query.session, one.path, one.now) for one in self._inputs.values())
+
     def whole(self) -> DataFrame:
         """All rows of the query as it is now."""
         return self.query.frame(self.query.over({leaf: self.now(leaf) for leaf in self.query.tables}))
@@ -85,7 +95,7 @@ class Leaves:
         for number, leaf in enumerate(self.changed):
             if not is_linear(node, leaf):
                 text = "its rows depend on several rows of a table that has changed"
-                raise NotIncrementalError("NOT_LINEAR", text)
+                raise NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text)
             rows = self.changed_rows(leaf, side)
             if rows is not None:
                 later = self.changed[number + 1 :]

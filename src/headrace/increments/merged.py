@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import Any, Literal
 
 from headrace.increments.changes import rows_at
-from headrace.increments.increment import Increment, matching
+from headrace.increments.increment import Increment, NotIncrementalError, matching
 from headrace.increments.leaves import Leaves, Side
 from headrace.increments.query import Operator, ViewQuery, id_of, kind_of, references
-from headrace.increments.shape import NotIncrementalError, below, is_inexact, value_of
+from headrace.increments.shape import below, is_inexact, is_linear, value_of
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sinks.delta.data_files import FILE, ROW, position_columns
 from headrace.storage.location import Location
 from headrace.syntax.sql import items
 
-_DELTA, _SIGN, _LEFT = "__headrace_delta", "__headrace_sign", "__headrace_left"
+_DELTA, _LOST, _LEFT = "__headrace_delta", "__headrace_lost", "__headrace_left"
 _ROWS = "rows"
 """What COUNT(*) counts."""
 Function = Literal["count", "sum", "min", "max", "avg"]
@@ -62,12 +62,28 @@ def merge(leaves: Leaves, view: Location, version: int) -> Increment:
     return _combine(delta, rows_at(query.session, view, version), keys, aggregates, only_gains=only_gains)
 
 
+def _not_mergeable(text: str) -> NotIncrementalError:
+    return NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text)
+
+
+def check_mergeable(query: ViewQuery, changed: Iterable[Operator], *, only_gains: bool) -> None:
+    """Check that the aggregates of a view can be combined with those of changed rows.
+
+    Raises:
+        NotIncrementalError: They cannot.
+    """
+    aggregate = _top_aggregate(query.root)
+    _check(_columns(query, aggregate)[1], only_gains=only_gains)
+    if not all(is_linear(aggregate.children[0], one) for one in changed):
+        raise _not_mergeable("its rows depend on several rows of a table")
+
+
 def _top_aggregate(root: Operator) -> Operator:
     node = root
     while node.kind == "Project":
         (node,) = node.children
     if node.kind != "Aggregate":
-        raise NotIncrementalError("NOT_MERGEABLE", "its result is not that of an aggregate")
+        raise NotIncrementalError("AGGREGATE_NOT_TOP_NODE", "its result is not that of an aggregate")
     return node
 
 
@@ -82,17 +98,18 @@ def _columns(query: ViewQuery, aggregate: Operator) -> tuple[list[str], list[Agg
         is_plain = kind_of(origin) == "AttributeReference"
         if references(origin) <= grouping:
             if is_plain and is_inexact(origin.dataType()):
-                text = f"the column {name} has floats or maps, which cannot identify a group"
-                raise NotIncrementalError("NOT_MERGEABLE", text)
+                raise _not_mergeable(f"the column {name} has floats or maps, which cannot identify a group")
             if is_plain:
                 keys.setdefault(id_of(origin), name)
         elif is_plain and kind_of(values[id_of(origin)]) == "AggregateExpression":
             aggregates.append(_aggregated(name, values[id_of(origin)]))
         else:
-            raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is computed from aggregates")
+            raise NotIncrementalError(
+                "AGGREGATE_NOT_TOP_NODE", f"the column {name} is computed from aggregates"
+            )
     shown = [values[id] for id in keys]
     if not all(any(one.semanticEquals(group) for one in shown) for group in groups):
-        raise NotIncrementalError("NOT_MERGEABLE", "an expression of GROUP BY is no column of the view")
+        raise _not_mergeable("an expression of GROUP BY is no column of the view")
     return list(keys.values()), aggregates
 
 
@@ -111,23 +128,30 @@ def _aggregated(name: str, expression: Any) -> Aggregated:
     kind, children = kind_of(function), list(items(function.children()))
     if kind not in _FUNCTIONS:
         text = f"{function.prettyName()}() of the column {name} cannot be combined with another value"
-        raise NotIncrementalError("NOT_MERGEABLE", text)
+        raise _not_mergeable(text)
     if expression.isDistinct():
-        raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is over distinct values")
+        raise _not_mergeable(f"the column {name} is over distinct values")
     types = [str(one.dataType().catalogString()) for one in children]
+    type_name = str(expression.dataType().catalogString())
+    if str(function.prettyName()).startswith("try_"):
+        raise _not_mergeable(f"the column {name} is NULL where its sum is too large")
     if kind not in ("Count", "CountIf") and any(one in ("float", "double") for one in types):
-        raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is over floats")
+        raise _not_mergeable(f"the column {name} is over floats")
     if kind in ("Sum", "Average") and (
-        "interval" in types[0] or (kind, types[0][:7]) == ("Average", "decimal")
+        "interval" in types[0]
+        or (kind, types[0][:7]) == ("Average", "decimal")
+        # Adding two of them rounds the last digit.
+        or type_name.startswith("decimal(38,")
     ):
-        raise NotIncrementalError("NOT_MERGEABLE", f"the column {name} is over values of type {types[0]}")
+        raise _not_mergeable(f"the column {name} is over values of type {types[0]}")
     condition = expression.filter()
     parts = [*children, *([condition.get()] if condition.isDefined() else [])]
-    over = " ".join((str(condition.isDefined()), *(str(one.canonicalized().toString()) for one in parts)))
+    # Spark cuts a long text, but not the SQL, in which columns of two tables can have one name.
+    texts = (f"{one.canonicalized().toString()} {one.sql()}" for one in parts)
+    over = " ".join((str(condition.isDefined()), *texts))
     is_always = not condition.isDefined() and not any(one.nullable() for one in children)
     counted = f"if {over}" if kind == "CountIf" else _ROWS if is_always else over
     is_count = _FUNCTIONS[kind] == "count"
-    type_name = str(expression.dataType().catalogString())
     return Aggregated(name, _FUNCTIONS[kind], counted if is_count else over, counted, type_name)
 
 
@@ -137,33 +161,35 @@ def _check(aggregates: Sequence[Aggregated], *, only_gains: bool) -> None:
     for one in aggregates:
         if one.function == "avg" and (one.over not in sums or one.counted not in counts):
             text = f"the view needs SUM and COUNT of the same values beside the average {one.name}"
-            raise NotIncrementalError("NOT_MERGEABLE", text)
+            raise _not_mergeable(text)
         if only_gains:
             continue
         if one.function in ("min", "max"):
             text = f"rows were changed or deleted, and {one.name} is a {one.function.upper()}"
-            raise NotIncrementalError("NOT_MERGEABLE", text)
+            raise _not_mergeable(text)
         if one.function == "sum" and one.counted not in counts:
             text = f"rows were changed or deleted, and the view has no COUNT of the values of {one.name}"
-            raise NotIncrementalError("NOT_MERGEABLE", text)
+            raise _not_mergeable(text)
     if not only_gains and _ROWS not in counts:
-        raise NotIncrementalError(
-            "NOT_MERGEABLE", "rows were changed or deleted, and the view has no COUNT(*)"
-        )
+        raise _not_mergeable("rows were changed or deleted, and the view has no COUNT(*)")
 
 
 def _net(gained: DataFrame, lost: DataFrame, aggregates: Sequence[Aggregated]) -> DataFrame:
     """Counts and sums of gained rows less those of lost rows."""
-    rows = gained.withColumn(_SIGN, F.lit(1)).unionByName(lost.withColumn(_SIGN, F.lit(-1)))
+    rows = gained.withColumn(_LOST, F.lit(False)).unionByName(lost.withColumn(_LOST, F.lit(True)))
     own = {one.name: one for one in aggregates}
     summed = [
-        (F.lit(None) if one.function == "avg" else F.sum(F.col(quoted_column(one.name)) * F.col(_SIGN)))
+        (F.lit(None) if one.function == "avg" else F.sum(_signed(F.col(quoted_column(one.name)))))
         .cast(one.data_type)
         .alias(one.name)
         for one in aggregates
     ]
     others = [quoted_column(name) for name in gained.columns if name not in own]
     return rows.groupBy(*others).agg(*summed).select(*map(quoted_column, gained.columns))
+
+
+def _signed(value: Column) -> Column:
+    return F.when(F.col(_LOST), -value).otherwise(value)
 
 
 def _combine(

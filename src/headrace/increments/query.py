@@ -5,9 +5,9 @@ Spark's own objects are walked and rebuilt, so nothing here parses SQL or an exp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from headrace.runtime.gateway import frame_of_plan
@@ -73,8 +73,13 @@ class ViewQuery:
 
 def read_query(session: SparkSession, frame: DataFrame) -> ViewQuery:
     """Read the query of a view, without names of tables, views and common table expressions."""
+    return read_plan(session, frame._jdf.queryExecution().analyzed(), partial(delta_folder, session))
+
+
+def read_plan(session: SparkSession, plan: Any, folder_of: Callable[[Any], str | None]) -> ViewQuery:
+    """Read an analyzed query. `folder_of`: returns the folder of a relation that is, or stands for, a Delta
+    table."""
     jvm: Any = session._jvm
-    plan = frame._jdf.queryExecution().analyzed()
     optimizer, analysis = (
         jvm.org.apache.spark.sql.catalyst.optimizer,
         jvm.org.apache.spark.sql.catalyst.analysis,
@@ -86,14 +91,9 @@ def read_query(session: SparkSession, frame: DataFrame) -> ViewQuery:
         (optimizer, "RewritePredicateSubquery"),
     ):
         plan = getattr(getattr(owner, f"{name}$"), "MODULE$").apply(plan)
-    plan = optimizer.InlineCTE(True, False).apply(plan)
-    root = _read(plan, iter(range(1_000_000)))
-    tables = {}
-    for one in root.walk():
-        if one.kind == "LogicalRelation":
-            folder = _folder(session, one.java)
-            if folder is not None:
-                tables[one] = folder
+    root = _read(optimizer.InlineCTE(True, False).apply(plan), iter(range(1_000_000)))
+    found = {one: folder_of(one.java) for one in root.walk() if one.kind == "LogicalRelation"}
+    tables = {one: folder for one, folder in found.items() if folder is not None}
     return ViewQuery(session, root, tables)
 
 
@@ -103,14 +103,22 @@ def _read(java: Any, numbers: Iterator[int]) -> Operator:
     return Operator(java, kind_of(java), children, number)
 
 
-def _folder(session: SparkSession, relation: Any) -> str | None:
+def file_index(session: SparkSession, relation: Any) -> Any | None:
+    """What lists the files of a relation; ``None`` if it has none."""
     from py4j.java_gateway import is_instance_of
 
     gateway, files = session.sparkContext._gateway, relation.relation()
-    if not is_instance_of(gateway, files, "org.apache.spark.sql.execution.datasources.HadoopFsRelation"):
-        return None
-    index = files.location()
-    if not is_instance_of(gateway, index, "org.apache.spark.sql.delta.files.TahoeLogFileIndex"):
+    is_files = is_instance_of(gateway, files, "org.apache.spark.sql.execution.datasources.HadoopFsRelation")
+    return files.location() if is_files else None
+
+
+def delta_folder(session: SparkSession, relation: Any) -> str | None:
+    """The folder of a relation that is the newest version of a Delta table."""
+    from py4j.java_gateway import is_instance_of
+
+    gateway, index = session.sparkContext._gateway, file_index(session, relation)
+    name = "org.apache.spark.sql.delta.files.TahoeLogFileIndex"
+    if index is None or not is_instance_of(gateway, index, name):
         return None
     if index.isTimeTravelQuery() or index.partitionFilters().nonEmpty():
         # Other versions of the table would be other rows.
@@ -134,15 +142,12 @@ def with_children(session: SparkSession, java: Any, children: Sequence[Any]) -> 
 
 def as_attributes(session: SparkSession, attributes: Sequence[Any], rows: DataFrame) -> Any:
     """A plan of rows whose columns are the attributes, by name."""
-    own = {str(one.name()).casefold(): one for one in items(rows._jdf.queryExecution().analyzed().output())}
-    return project(session, [(own[str(one.name()).casefold()], one) for one in attributes], rows)
-
-
-def project(session: SparkSession, columns: Sequence[tuple[Any, Any]], rows: DataFrame | Any) -> Any:
-    """A plan of expressions, each with the name and the id of an attribute."""
     jvm: Any = session._jvm
-    aliases = [alias(session, one, str(like.name()), like.exprId()) for one, like in columns]
-    plan = rows._jdf.queryExecution().analyzed() if hasattr(rows, "_jdf") else rows
+    plan = rows._jdf.queryExecution().analyzed()
+    own = {str(one.name()).casefold(): one for one in items(plan.output())}
+    aliases = [
+        alias(session, own[str(one.name()).casefold()], str(one.name()), one.exprId()) for one in attributes
+    ]
     return getattr(jvm, f"{_LOGICAL}.Project")(jvm.PythonUtils.toSeq(aliases), plan)
 
 
@@ -152,6 +157,13 @@ def alias(session: SparkSession, expression: Any, name: str, id: Any = None) -> 
     if id is None:
         id = getattr(jvm, f"{_EXPRESSIONS}.NamedExpression").newExprId()
     return getattr(jvm, f"{_EXPRESSIONS}.Alias")(expression, name, id, empty, none, empty)
+
+
+def scanned_bytes(frame: DataFrame) -> int:
+    """The size of the files that a query reads, after Delta has left out those that cannot match."""
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    leaves = (one for one in items(plan.collectLeaves()) if kind_of(one) == "LogicalRelation")
+    return sum(int(one.relation().sizeInBytes()) for one in leaves)
 
 
 def column(session: SparkSession, expression: Any) -> Column:

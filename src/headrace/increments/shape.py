@@ -12,19 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.increments.increment import Code, NotIncrementalError
 from headrace.increments.query import Operator, ViewQuery, conjuncts, id_of, kind_of, references, substituted
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.syntax.sql import items
 
 _PASSING = frozenset(
     {
-        "Filter",
-        "Sort",
-        "Repartition",
-        "RepartitionByExpression",
-        "ResolvedHint",
-        "SubqueryAlias",
-        "RebalancePartitions",
+        *("Filter", "Sort", "Repartition", "RepartitionByExpression", "RebalancePartitions"),
+        *("ResolvedHint", "SubqueryAlias"),
     }
 )
 """Operators that neither change rows nor make new ones."""
@@ -34,26 +30,12 @@ _KNOWN = _PER_ROW | _CONSTANT | {"LogicalRelation", "Aggregate", "Window", "Dist
 _GROUPING = frozenset({"Aggregate", "Window", "Distinct"})
 """Operators whose rows come from several rows."""
 _JOINS = {"Inner", "Cross", "LeftOuter", "RightOuter", "LeftSemi", "LeftAnti"}
-_ORDERED = {
-    "First": "first",
-    "Last": "last",
-    "AnyValue": "any_value",
-    "CollectList": "collect_list",
-    "CollectSet": "collect_set",
-    "MinBy": "min_by",
-    "MaxBy": "max_by",
-    "Mode": "mode",
-    "ListAgg": "listagg",
-    "ApproximatePercentile": "approx_percentile",
-}
-
-
-class NotIncrementalError(Exception):
-    """A refresh cannot follow changes. `code`: the reason as Databricks names it."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
+_ORDERED = frozenset(
+    {
+        *("First", "Last", "AnyValue", "CollectList", "CollectSet"),
+        *("MinBy", "MaxBy", "Mode", "ListAgg", "ApproximatePercentile"),
+    }
+)
 
 
 def check_query(query: ViewQuery) -> None:
@@ -69,23 +51,29 @@ def check_query(query: ViewQuery) -> None:
         )
     for one in query.root.walk():
         if one.kind not in _KNOWN:
-            raise NotIncrementalError("QUERY_STRUCTURE_NOT_SUPPORTED", f"it uses {_operator_name(one.kind)}")
+            raise NotIncrementalError(*_unknown(one.kind))
         if one.kind == "LogicalRelation" and one not in query.tables:
+            raise NotIncrementalError("INPUT_NOT_IN_DELTA", "it reads something else than Delta tables")
+        if one in query.tables and any(str(each.name()) == "_metadata" for each in one.output):
             raise NotIncrementalError(
-                "DATA_SOURCE_NOT_SUPPORTED", "it reads something else than Delta tables"
+                "EXPRESSION_NOT_DETERMINISTIC", "it reads `_metadata`, which a compaction changes"
             )
+        if one.kind == "Window" and one.java.partitionSpec().isEmpty():
+            raise NotIncrementalError("WINDOW_WITHOUT_PARTITION_BY", "it has a window without PARTITION BY")
         if one.kind == "Join" and (kind := join_type(one)) not in _JOINS:
-            raise NotIncrementalError("QUERY_STRUCTURE_NOT_SUPPORTED", f"it uses a {kind} join")
+            raise NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", f"it uses a {kind} join")
         for expression in items(one.java.expressions()):
             _check_expression(expression)
     if not query.tables:
-        raise NotIncrementalError("DATA_SOURCE_NOT_SUPPORTED", "it reads no table")
+        raise NotIncrementalError("INPUT_NOT_IN_DELTA", "it reads no table")
 
 
-def _operator_name(kind: str) -> str:
+def _unknown(kind: str) -> tuple[Code, str]:
+    if kind == "CollectMetrics":
+        return "EXPECTATIONS_NOT_SUPPORTED", "it reads a temporary view with expectations"
     known = {"GlobalLimit": "LIMIT", "LocalLimit": "LIMIT", "Expand": "ROLLUP, CUBE or GROUPING SETS"}
     known |= {"Deduplicate": "dropDuplicates()", "Sample": "TABLESAMPLE", "Offset": "OFFSET"}
-    return known.get(kind, f"the operator {kind}")
+    return "OPERATOR_NOT_INCREMENTALIZABLE", f"it uses {known.get(kind, f'the operator {kind}')}"
 
 
 def _check_expression(expression: Any) -> None:
@@ -93,10 +81,10 @@ def _check_expression(expression: Any) -> None:
     if kind in ("PythonUDF", "PythonUDAF", "ScalaUDF"):
         raise NotIncrementalError("UDF_NOT_DETERMINISTIC", "it calls a function of Python")
     if kind in ("ScalarSubquery", "InSubquery", "Exists", "ListQuery", "LateralSubquery"):
-        raise NotIncrementalError("SUBQUERY_EXPRESSION_NOT_SUPPORTED", "it has a subquery as a value")
+        raise NotIncrementalError("SUBQUERY_EXPRESSION_NOT_INCREMENTALIZABLE", "it has a subquery as a value")
     if kind in _ORDERED:
-        text = f"{_ORDERED[kind]}() can give other values for the same rows"
-        raise NotIncrementalError("AGGREGATE_NOT_DETERMINISTIC", text)
+        text = f"{expression.prettyName()}() can give other values for the same rows"
+        raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", text)
     for child in items(expression.children()):
         _check_expression(child)
 
@@ -155,13 +143,24 @@ def affected_part(query: ViewQuery, leaf: Operator, expressions: Sequence[Any]) 
     return path[last + 1], current
 
 
+def no_keys() -> NotIncrementalError:
+    text = "no column of the view identifies the rows that a change of its tables affects"
+    return NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text)
+
+
+def is_expensive(query: ViewQuery) -> bool:
+    """Whether it computes much more than it reads: windows, and aggregates of distinct values."""
+    return any(
+        one.kind == "Window" or (one.kind == "Aggregate" and "distinct" in str(one.java.toString()).lower())
+        for one in query.root.walk()
+    )
+
+
 def _through(session: SparkSession, node: Operator, child: Operator, expression: Any) -> Any:
     """An expression in columns of a node's child, where a filter on both gives the same rows."""
     found = below(session, node, expression).get(child)
     if found is None:
-        raise NotIncrementalError(
-            "KEY_NOT_FOUND", "a column does not identify the rows that a change affects"
-        )
+        raise no_keys()
     return found
 
 

@@ -126,6 +126,13 @@ def load_erasure(storage: Storage, target: DatasetTable, table_id: str) -> Erasu
     return erasure
 
 
+def awaits_refresh(storage: Storage, view: DatasetTable) -> bool:
+    """Whether the files of a view can have rows that were erased since its last refresh."""
+    found = load_maintenance(storage, view.dataset, view.role).get("erased")
+    erasure = load_erasure(storage, view, str((found or {}).get("table_id")))
+    return erasure is not None and erasure.awaits_refresh
+
+
 def find_rest(storage: Storage, target: DatasetTable, condition: TableCondition) -> ErasedRest | None:
     """What is left of the last erasure of a table; ``None`` if nothing is left."""
     snapshot = condition.snapshot
@@ -249,7 +256,7 @@ def _continues(holder: Holder, version: int, since: int | None) -> bool:
         case "flow" if holder.skips_erasures and not holder.plans_snapshot:
             first = holder.first_unread or 0
             return first >= version or (since is not None and since <= first)
-        case "flow":
+        case "flow" | "view":
             return holder.first_commit > version
         case "pin" | "ledger":
             return holder.version >= version
@@ -270,7 +277,7 @@ def _names_removed_files(table: Location, version: int) -> bool:
 def _release(holder: Holder, table: str) -> str:
     """The command after which a holder needs the erased rows no longer."""
     match holder.kind:
-        case "flow":
+        case "flow" | "view":
             return "headrace run"
         case "pin":
             return f"headrace pin {table} --version {holder.version} --remove"

@@ -1,4 +1,4 @@
-"""What needs old versions of a table: flows that read it, pinned versions, and the ledger."""
+"""What needs old versions of a table: flows and views that read it, pinned versions, and the ledger."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, PinInvalidError
@@ -14,13 +14,16 @@ from headrace.maintain.dataset_tables import DatasetTable, Role
 from headrace.model.names import TableName
 from headrace.sources.delta.facts import DeltaPosition
 from headrace.state.identity import find_checkpoints, load_identity, load_query
-from headrace.state.ledger import Ledger
+from headrace.state.ledger import Ledger, view_ledgers
 from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
+from headrace.storage.refreshes import newest_refresh
 from headrace.storage.table_log import committed_ms, follow_commits, readable_commit, versions
 
 UNKNOWN = -1
+_VIEW_LAG = timedelta(days=30)
+"""A view that was not refreshed for longer is computed as a whole when it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +90,11 @@ def remove_pins(storage: Storage, table: TableName, version: int | None) -> tupl
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Needs the files and the log of a table from a version on. `kind`: a flow that reads the table, a pinned
-    version, or the ledger of a flow that writes it."""
+    """Needs the files and the log of a table from a version on. `kind`: a flow that reads the table, a view
+    that is refreshed by what has changed in it, a pinned version, or the ledger of a flow that writes it."""
 
-    kind: Literal["flow", "pin", "ledger"]
-    name: str  # the name of the flow, or the end of the pin
+    kind: Literal["flow", "view", "pin", "ledger"]
+    name: str  # the name of the flow or view, or the end of the pin
     version: int  # the version; `UNKNOWN` if it is not known
     first_unread: int | None = None  # the first version that it has not read yet; ``None`` for a pin
     reads_all: bool = False  # whether it needs all files of the version, and not only those of later commits
@@ -101,8 +104,8 @@ class Holder:
 
     def __str__(self) -> str:
         match self.kind:
-            case "flow":
-                return f"flow {self.name}"
+            case "flow" | "view":
+                return f"{self.kind} {self.name}"
             case "pin":
                 return f"the pin of version {self.version} until {self.name}"
             case "ledger":
@@ -128,7 +131,12 @@ def find_holders(
         Holder(kind="pin", name=f"{one.until:%Y-%m-%d}", version=one.version, reads_all=True)
         for one in load_pins(storage, table)
     )
-    return (*_readers(storage, table_id, path), *pins, *_ledgers(storage, table, table_id))
+    return (
+        *_readers(storage, table_id, path),
+        *pins,
+        *_ledgers(storage, table, table_id),
+        *_views(storage, table, table_id),
+    )
 
 
 def find_read_tables(storage: Storage) -> frozenset[str]:
@@ -223,3 +231,20 @@ def _ledgers(storage: Storage, table: TableName, table_id: str) -> Iterator[Hold
             yield Holder(kind="ledger", name=flow, version=ledger.next_version(table_id))
         except (HeadraceError, OSError, ValueError):
             yield Holder(kind="ledger", name=flow, version=UNKNOWN)
+
+
+def _views(storage: Storage, table: TableName, table_id: str) -> Iterator[Holder]:
+    """The views whose next refresh follows the changes of a table since the version that they have read."""
+    since = datetime.now(UTC) - _VIEW_LAG
+    for view in view_ledgers(storage):
+        try:
+            last = newest_refresh(storage.table(view))
+        except (HeadraceError, OSError, ValueError):
+            # Without its log, the view is computed as a whole.
+            continue
+        metadata = (None if last is None else last.metadata) or {}
+        seen = metadata.get("inputs", {}).get(str(table), {})
+        if last is None or last.at < since or not metadata.get("exact") or seen.get("table_id") != table_id:
+            continue
+        first = int(seen["version"]) + 1
+        yield Holder(kind="view", name=view.short, version=first, first_unread=first, reads_all=True)

@@ -29,7 +29,7 @@ from headrace.maintain.dataset_tables import (
     record_maintenance,
     secondary_tables,
 )
-from headrace.maintain.erasures import finish_erasure
+from headrace.maintain.erasures import awaits_refresh, finish_erasure
 from headrace.maintain.holders import find_holders
 from headrace.maintain.vacuum import delete_log, plan_log_cleanup
 from headrace.model.event_forms import Emitter
@@ -166,6 +166,10 @@ class MaintenanceScheduler:
     def turn(self, table: Location) -> AbstractContextManager[None]:
         """Hold off compactions that need a pause between two batches, while the block runs."""
         return self._tables.setdefault(table, _Table()).turns.batch(self._is_ending)
+
+    def awaits_rewrite(self, table: Location) -> bool:
+        """Whether rows were erased since the last refresh of a view: its files must be replaced."""
+        return awaits_refresh(self.settings.storage, DatasetTable(table_name(table)))
 
     def offer(self, table: Location, version: int, *, concurrently: bool) -> None:
         """Take note of a commit; returns at once."""

@@ -379,11 +379,25 @@ class ViewRefreshing(ViewEvent, level="DEBUG", state="running"):
 class ViewRefreshed(Committed, ViewEvent, state="up to date"):
     """The rows of the view were replaced, or those that changed; the counts are those of its commit."""
 
-    line = "refreshed: {rows:row}  took {duration_s:duration}  v{version}"
+    line = "refreshed{way}: {rows:row}  took {duration_s:duration}  v{version}"
 
     # ``full`` computes the whole view, ``append``, ``merge`` and ``keys`` only what has changed.
     strategy: Literal["full", "append", "merge", "keys"] = "full"
-    reason: str | None = None  # why the whole view was computed, if its policy is to compute changes
+    # Why the whole view was computed, if its policy does not say so: as Databricks names it, and as text.
+    code: str | None = None
+    reason: str | None = None
+    # For an increment: the rows that the tables have gained and lost (``changed``), the ``bytes`` of their
+    # files, the ``keys`` that were computed again, and the rows ``added`` to the view and ``removed``.
+    change: Mapping[str, int] | None = None
+
+    def build_details(self) -> dict[str, Any]:
+        change = dict(self.change or {})
+        refresh = {"strategy": self.strategy, "code": self.code, "reason": self.reason, "change": change}
+        return {**super().build_details(), "refresh": refresh}
+
+    @property
+    def way(self) -> str:
+        return "" if self.strategy == "full" else f" by {self.strategy}"
 
     @property
     def technique(self) -> str:  # type: ignore[override]

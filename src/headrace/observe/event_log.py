@@ -272,7 +272,10 @@ def _event_of(name: TableName, commit: LoggedCommit) -> Committed | None:
         "bad_records": metadata.get("bad_records", ()),
     }
     if "view" in metadata:
-        return ViewRefreshed(update=str(metadata["update"]), **facts)
+        increment = metadata.get("increment", {})
+        change = {name: value for name, value in increment.items() if name != "strategy"} or None
+        strategy = increment.get("strategy", "full")
+        return ViewRefreshed(update=str(metadata["update"]), strategy=strategy, change=change, **facts)
     counts = {one.name: int(metadata[one.name]) for one in fields(RowChanges) if one.name in metadata}
     return BatchCommitted(
         update="",

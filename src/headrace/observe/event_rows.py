@@ -95,8 +95,14 @@ class RowBuilder:
                 text = f"Flow '{event.flow}' is running."
                 yield self._row(event, "flow_progress", {"status": "RUNNING"}, text, batch_id=None)
             case ViewEvent(technique=str(technique)):
-                chosen = {"maintenance_type": f"MAINTENANCE_TYPE_{technique}", "is_chosen": True}
+                chosen: dict[str, Any] = {
+                    "maintenance_type": f"MAINTENANCE_TYPE_{technique}",
+                    "is_chosen": True,
+                }
                 text = f"Flow '{event.dataset}' was planned as {technique}."
+                if (code := getattr(event, "code", None)) is not None:
+                    chosen["incrementalization_issues"] = [{"issue_type": code}]
+                    text = f"{text[:-1]}: {getattr(event, 'reason', None)}."
                 yield self._row(event, "planning_information", {"technique_information": [chosen]}, text)
             case _ if isinstance(event, _NOT_RUNNING):
                 self._running.discard(event.flow)

@@ -41,6 +41,7 @@ from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_checks import find_wrong_settings
 from headrace.plan.spark_errors import is_off
+from headrace.plan.strategies import ViewStrategies
 from headrace.plan.validate import check_declarations, raise_all
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
@@ -150,7 +151,9 @@ def _assemble(resolver: Resolver) -> stages.Plan:
         stages.RefreshViewStage(
             view=(view := views[planned.flow.target]),
             planned=planned,
-            properties=table_properties(view, settings, resolver.coordinates(view.name)),
+            properties=table_properties(
+                view, settings, resolver.coordinates(view.name), needs_feed=view.name in fed
+            ),
         )
         for planned in refreshes
     ]
@@ -263,6 +266,7 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
     view = next(one for one in resolver.declarations.datasets if one.name == flow.target)
     expectations, checked = _rejecting(view, resolved, code)
     plans = [resolved.plan, *(one.plan for one in views), *([] if checked is None else [checked])]
+    varies = tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies))
     return stages.PlannedRefresh(
         flow=flow,
         schema=resolved.plan.schema,
@@ -271,8 +275,15 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
             resolved.plan, (), code, [*expectations, *_modes(flow.spark_conf, resolved.views, resolver)]
         ),
         through=resolved.views,
-        varies=tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies)),
+        varies=varies,
         checked_views=_checked(resolved.views, resolver.declarations),
+        strategies=ViewStrategies(
+            session=resolved.frame.sparkSession,
+            plan=resolved.plan,
+            has_expectations=bool(view.expectations),
+            varies=varies,
+            name_of=resolver.stand_ins.name_of,
+        ),
     )
 
 

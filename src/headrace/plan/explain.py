@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import SourceLocation
 from headrace.model.changes import ChosenColumns
@@ -29,6 +29,9 @@ from headrace.sinks.target import describe_sink
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
 from headrace.storage.locate import locate
+
+if TYPE_CHECKING:
+    from headrace.plan.strategies import Refreshing
 
 WIDTH = 100
 _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": "="}
@@ -92,6 +95,7 @@ class Explanation:
             limit = dataset.max_rejected if isinstance(dataset, MaterializedView) else None
             shown = "" if limit is None else f" · max_rejected: {limit}"
             facts.append(self._view_text(view) + shown)
+            facts.append(self._refresh_text(dataset))
         facts += [_expectation_text(one) for one in dataset.expectations]
         facts += [
             f"checks `{one.name}`: {'stop' if one.fails else 'warn'} if it fails"
@@ -173,6 +177,21 @@ class Explanation:
         often = "" if planned.flow.trigger is None else f", trigger: {planned.flow.trigger}"
         return f"recomputed when {self._names(reads, 'or')} has a new version{often}"
 
+    def _refresh_text(self, dataset: Dataset) -> str:
+        found = self._refreshing(dataset)
+        view = self.view_of(dataset.name)
+        if not isinstance(dataset, MaterializedView) or not isinstance(view, PlannedRefresh) or found is None:
+            return ""
+        # The line before says that each run recomputes it, and why.
+        return "" if view.varies or not view.reads else found.text(dataset)
+
+    def _refreshing(self, dataset: Dataset) -> Refreshing | None:
+        view = self.view_of(dataset.name)
+        if not isinstance(view, PlannedRefresh) or view.strategies is None:
+            return None
+        found = view.strategies.found
+        return found.for_streams() if self.plan.streams_rows(dataset.name) else found
+
     def _source_text(self, flow: str, source: Source) -> str:
         root = self.plan.project.root
         text = source.title(root) if source.table is None else self.name_of(source.table)
@@ -219,7 +238,14 @@ class Explanation:
             "reads": [str(name) for name in self._reads_of(dataset.name)],
             "flows": [_flow_json(flow) for flow in self.plan.feeding(dataset.name)],
             "fingerprint": None if view is None else view.fingerprint,
+            "refresh": self._refresh_json(dataset),
         }
+
+    def _refresh_json(self, dataset: Dataset) -> dict[str, Any] | None:
+        found = self._refreshing(dataset)
+        if not isinstance(dataset, MaterializedView) or found is None:
+            return None
+        return {"policy": dataset.refresh_policy, **asdict(found)}
 
     def to_mermaid(self) -> str:
         return draw_mermaid(self.graph())

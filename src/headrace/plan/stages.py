@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.coordinates import RecordCoordinates
@@ -29,6 +29,9 @@ from headrace.model.texts import counted, error_texts, html_table
 from headrace.sources.requests import Found
 from headrace.sources.source import Source
 from headrace.state.identity import QueryRecord
+
+if TYPE_CHECKING:
+    from headrace.plan.strategies import ViewStrategies
 
 Declared = Flow | TemporaryView  # a declaration that has a query
 
@@ -99,6 +102,7 @@ class PlannedRefresh(PlannedQuery):
     # refreshes the view.
     varies: tuple[str, ...] = ()
     checked_views: tuple[TemporaryView, ...] = ()
+    strategies: ViewStrategies | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +235,11 @@ class Plan:
     def streams(self, table: TableName) -> bool:
         """Whether a flow reads a table as a stream."""
         return any(source.table == table for planned in self.flows for source in planned.sources)
+
+    def streams_rows(self, table: TableName) -> bool:
+        """Whether a flow reads the rows of a table as a stream, and not its changes."""
+        sources = (source for planned in self.flows for source in planned.sources)
+        return any(source.table == table and source.feed is None for source in sources)
 
     def flows_of(self, table: TableName) -> frozenset[str]:
         return frozenset(one.flow.name for one in self.feeding(table))

@@ -40,7 +40,7 @@ from headrace.run.readiness import inputs_of
 from headrace.run.survey import FlowSurveyor, check_tombstones, is_drained
 from headrace.run.targets import target_reader
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
+from headrace.sinks.delta.replace import lacks_quarantine
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.registry import load_source
 from headrace.sources.requests import Asking, Systems
@@ -49,6 +49,7 @@ from headrace.state.facts import Continue
 from headrace.state.lease import is_free
 from headrace.state.opening import decide
 from headrace.storage.location import Location
+from headrace.storage.refreshes import last_refresh
 from headrace.storage.table_log import commit_mark
 
 _LOG = logging.getLogger(__name__)

@@ -107,7 +107,7 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     holders = [
         one
         for one in (find_holders(storage, name, load_snapshot(table).table_id) if is_table(table) else ())
-        if one.kind == "pin" or (one.kind != "ledger" and one.first_unread != 0)
+        if one.kind == "pin" or (one.kind == "flow" and one.first_unread != 0)
     ]
     if holders:
         readers = [str(one) for one in holders]

@@ -118,6 +118,9 @@ class Pipeline(StoredPipeline):
         with self._redacted():
             settings = self._engine.reachable(start=False)
             plan = self._engine.plan(settings, datasets, offline=offline)
+            for one in plan.refreshes:
+                # Found while Spark runs, and kept.
+                _ = one.strategies and one.strategies.found
             if offline:
                 return plan
             from headrace.plan.sources import find_sources

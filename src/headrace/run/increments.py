@@ -8,46 +8,58 @@ from typing import Any
 
 from headrace.errors import RefreshNotIncrementalError
 from headrace.increments.by_keys import compute_again
-from headrace.increments.changes import TableChange, UnknownChangeError, find_change
-from headrace.increments.increment import Increment, Strategy
+from headrace.increments.changes import TableChange, bytes_of, columns_at, find_change
+from headrace.increments.costs import Costs, check_large, faded, rejected
+from headrace.increments.increment import Code, Increment, NotIncrementalError, Strategy
 from headrace.increments.leaves import InputTable, Leaves
-from headrace.increments.merged import merge
+from headrace.increments.merged import check_mergeable, merge
 from headrace.increments.query import ViewQuery, read_query
-from headrace.increments.shape import NotIncrementalError, check_query
+from headrace.increments.shape import check_query, find_keys, no_keys
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import NoPositionsError
 from headrace.sinks.delta.increment import ViewIncrement
 from headrace.sinks.target import Committed, RefreshStamp
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
-from headrace.storage.table_log import commit_mark
+from headrace.storage.refreshes import newest_refresh, refresh_seconds
+from headrace.storage.table_log import commit_mark, readable_versions
 
 _MOST_KEYS = 500_000
+_FIRST: Code = "FIRST_REFRESH"
+_WHOLE_ANYWAY: frozenset[Code] = frozenset({_FIRST, "QUERY_FINGERPRINT_CHANGED", "ROWS_ERASED"})
+_SETTINGS = (
+    *("session.timeZone", "ansi.enabled", "caseSensitive", "timestampType"),
+    *("decimalOperations.allowPrecisionLoss", "mapKeyDedupPolicy", "legacy.timeParserPolicy"),
+)
+"""Settings of `spark.sql` with which a query gives other rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
     """What an attempt at an increment has come to. `committed`: the increment; ``None`` if the whole view is
     to be computed. `frame` and `stamp`: the query for that, and what it then sees. `reason`: why there is no
-    increment. `code`: the reason as the events of Databricks name it."""
+    increment. `code`: the reason as the events of Databricks name it. `change`: as `ViewRefreshed` has it."""
 
     strategy: Strategy
     frame: DataFrame
     stamp: RefreshStamp
     committed: Committed | None = None
-    code: str | None = None
+    code: Code | None = None
     reason: str | None = None
+    change: Mapping[str, int] | None = None
 
 
 @dataclass(kw_only=True)
 class ViewIncrements:
-    """The increments of one view. `is_streamed`: whether a stream reads the view."""
+    """The increments of one view. `is_streamed`: whether a stream reads its rows."""
 
     view: MaterializedView
     storage: Storage
+    maintenance: Maintenance
     is_streamed: bool
 
     def attempt(self, session: SparkSession, frame: DataFrame, stamp: RefreshStamp) -> Attempt:
@@ -56,36 +68,81 @@ class ViewIncrements:
         Raises:
             RefreshNotIncrementalError: The view may only be refreshed by increments, and there is none.
         """
-        full = Attempt(strategy="full", frame=frame, stamp=stamp)
-        if self.view.refresh_policy in ("auto", "full"):
+        seconds = refresh_seconds(newest_refresh(self._path))
+        full = Attempt(strategy="full", frame=frame, stamp=replace(stamp, seconds=faded(seconds, "full")))
+        if self.view.refresh_policy == "full":
             return full
         try:
+            if self.view.refresh_policy == "auto":
+                check_large(seconds, lambda: self._input_bytes(session, stamp))
             if self.view.expectations:
                 raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
             query = read_query(session, frame)
             check_query(query)
+            if stamp.varies:
+                raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", "its rows depend on the time")
             now = self._tables(query, stamp)
             # From here on the whole view, too, is computed from exactly these versions.
-            full = replace(full, frame=Leaves(query, now).whole(), stamp=replace(stamp, exact=True))
-            begun = ViewIncrement(session, self.storage.table(self.view.name))
-            leaves = Leaves(query, _with_changes(now, stamp, begun.last))
-            increment = self._find(leaves, begun)
-            try:
-                facts = {"strategy": increment.strategy, "changed": leaves.changed_row_count}
-                facts |= {} if increment.keys is None else {"keys": increment.keys}
-                committed = begun.commit(full.stamp, increment.added, increment.removed, facts)
-            finally:
-                increment.release()
-        except (UnknownChangeError, NoPositionsError) as error:
-            return self._full(full, NotIncrementalError("CHANGES_NOT_AVAILABLE", str(error)))
+            exact = replace(full.stamp, exact=True, settings=_settings(session))
+            full = replace(full, frame=Leaves(query, now).whole(), stamp=exact)
+            if self.maintenance.awaits_rewrite(self._path):
+                raise NotIncrementalError("ROWS_ERASED", "rows were erased, so no file of it may keep them")
+            begun = ViewIncrement(session, self._path)
+            leaves = Leaves(query, _with_changes(query, now, exact, begun.last))
+            return self._commit(full, leaves, begun, seconds)
+        except NoPositionsError as error:
+            return self._full(full, NotIncrementalError("CONFIGURATION_CHANGED", str(error)))
         except NotIncrementalError as error:
             return self._full(full, error)
-        return replace(full, strategy=increment.strategy, committed=committed)
+
+    @property
+    def _path(self) -> Location:
+        return self.storage.table(self.view.name)
+
+    def _input_bytes(self, session: SparkSession, stamp: RefreshStamp) -> int:
+        tables = {
+            self.storage.table(TableName.parse(name, "default")): one for name, one in stamp.inputs.items()
+        }
+        return sum(bytes_of(session, path, int(one["version"])) for path, one in tables.items())
+
+    def _commit(
+        self, full: Attempt, leaves: Leaves, begun: ViewIncrement, seconds: Mapping[str, float]
+    ) -> Attempt:
+        session = leaves.query.session
+        costs = None
+        if self.view.refresh_policy == "auto":
+            costs = Costs(
+                seconds=seconds,
+                changed_rows=leaves.changed_row_count,
+                changed_bytes=leaves.changed_bytes,
+                input_bytes=leaves.input_bytes,
+                view_rows=begun.row_count,
+                view_bytes=bytes_of(session, self._path, begun.version),
+            )
+        increment = self._find(leaves, begun, costs)
+        strategy, change = increment.strategy, {"changed": leaves.changed_row_count}
+        change |= {} if increment.keys is None else {"keys": increment.keys}
+
+        def check_removed(count: int) -> None:
+            if increment.most_removed is not None and count > increment.most_removed:
+                rejected(f"{count:,} of its {begun.row_count:,} rows are affected")
+
+        stamp = replace(full.stamp, seconds=faded(seconds, strategy))
+        try:
+            facts = {"strategy": strategy, **change}
+            committed, rows = begun.commit(stamp, increment.added, increment.removed, facts, check_removed)
+        finally:
+            increment.release()
+        return replace(
+            full,
+            strategy=strategy,
+            committed=committed,
+            change={**change, **rows, "bytes": leaves.changed_bytes},
+        )
 
     def _full(self, full: Attempt, error: NotIncrementalError) -> Attempt:
         name = self.view.name.short
-        is_new = error.code in ("FIRST_REFRESH", "QUERY_CHANGED")
-        if self.view.refresh_policy == "incremental strict" and not is_new:
+        if self.view.refresh_policy == "incremental strict" and error.code not in _WHOLE_ANYWAY:
             raise RefreshNotIncrementalError(
                 f"{name} cannot be refreshed by what has changed: {error}",
                 location=self.view.location,
@@ -106,52 +163,78 @@ class ViewIncrements:
             path = locate(folder)
             if path not in names:
                 text = f"it reads the table {path}, which no flow of the pipeline writes"
-                raise NotIncrementalError("DATA_SOURCE_NOT_SUPPORTED", text)
+                raise NotIncrementalError("INPUT_NOT_IN_DELTA", text)
             version = int(stamp.inputs[names[path]]["version"])
             found[folder] = InputTable.unchanged(names[path], path, version)
         return found
 
-    def _find(self, leaves: Leaves, begun: ViewIncrement) -> Increment:
+    def _find(self, leaves: Leaves, begun: ViewIncrement, costs: Costs | None) -> Increment:
         """The increment that costs least: rows to add, aggregates to combine, or keys to compute again."""
         if leaves.only_gains:
             try:
                 added = leaves.query.frame(leaves.delta(leaves.query.root, "gained"))
-                return Increment(strategy="append", added=added)
             except NotIncrementalError:
                 pass
+            else:
+                _check(costs, "append")
+                return Increment(strategy="append", added=added)
         if self.is_streamed:
-            raise NotIncrementalError("STREAMED", "a stream reads the view, and rows of it change")
-        begun.check_positions()
-        view, version = self.storage.table(self.view.name), begun.version
+            raise NotIncrementalError("STREAM_READS_VIEW", "a stream reads the view, and rows of it change")
+        query, keys = leaves.query, None
         try:
-            return merge(leaves, view, version)
+            check_mergeable(query, leaves.changed, only_gains=leaves.only_gains)
         except NotIncrementalError as error:
-            not_merged = error
-        try:
-            return compute_again(leaves, view, version, _MOST_KEYS)
-        except NotIncrementalError as error:
-            raise (error if error.code == "CHANGE_TOO_LARGE" else not_merged) from None
+            keys = find_keys(query, leaves.changed)
+            if not keys:
+                raise (no_keys() if error.code == "AGGREGATE_NOT_TOP_NODE" else error) from None
+        _check(costs, "merge" if keys is None else "keys")
+        begun.open_positions()
+        if keys is None:
+            return merge(leaves, self._path, begun.version)
+        return compute_again(leaves, self._path, begun.version, _MOST_KEYS, costs)
+
+
+def _check(costs: Costs | None, strategy: Strategy) -> None:
+    if costs is not None:
+        costs.check(strategy)
+
+
+def _settings(session: SparkSession) -> str:
+    values = (f"{name}={session.conf.get(f'spark.sql.{name}')}" for name in _SETTINGS)
+    return " ".join((f"spark={session.version}", *values))
 
 
 def _with_changes(
-    now: Mapping[str, InputTable], stamp: RefreshStamp, last: Mapping[str, Any] | None
+    query: ViewQuery, now: Mapping[str, InputTable], stamp: RefreshStamp, last: Mapping[str, Any] | None
 ) -> dict[str, InputTable]:
     """The tables with what has changed in them since the last refresh."""
     if last is None:
-        raise NotIncrementalError("FIRST_REFRESH", "its rows are not those of a refresh")
+        raise NotIncrementalError(_FIRST, "its rows are not those of a refresh")
     if last.get("definition") != stamp.definition:
-        raise NotIncrementalError("QUERY_CHANGED", "its query has changed")
+        raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has changed")
     if not last.get("exact"):
-        raise NotIncrementalError("NOT_EXACT", "the last refresh did not record exactly what it has read")
+        raise NotIncrementalError(_FIRST, "the last refresh did not record exactly what it has read")
+    if last.get("settings") != stamp.settings:
+        raise NotIncrementalError("CONFIGURATION_CHANGED", "settings of Spark have changed")
     found, changes = {}, dict[Location, TableChange]()
     for folder, one in now.items():
         seen = last["inputs"].get(one.name)
         if seen is None or seen["table_id"] != stamp.inputs[one.name]["table_id"]:
-            raise NotIncrementalError("TABLE_REPLACED", f"{one.name} was created again")
+            raise NotIncrementalError("CHANGE_SET_MISSING", f"{one.name} was created again")
         before = int(seen["version"])
         if commit_mark(one.path, before) not in (None, seen["commit"]):
-            raise NotIncrementalError("TABLE_REPLACED", f"the log of {one.name} was replaced")
+            raise NotIncrementalError("CHANGE_SET_MISSING", f"the log of {one.name} was replaced")
         if one.path not in changes:
-            changes[one.path] = find_change(one.path, before, one.now)
+            change = changes[one.path] = find_change(one.path, before, one.now)
+            change.check_files()
+            # What one leaf alone has gained and lost is found without the older version of its table.
+            if (change.alters or len(query.tables) > 1) and before not in readable_versions(one.path):
+                raise NotIncrementalError("CHANGE_SET_MISSING", f"the log of {one.name} was cleaned")
+            if change.alters and _columns_differ(query.session, one.path, before, one.now):
+                raise NotIncrementalError("DATA_SCHEMA_CHANGED", f"{one.name} has other columns")
         found[folder] = replace(one, before=before, change=changes[one.path])
     return found
+
+
+def _columns_differ(session: SparkSession, table: Location, before: int, now: int) -> bool:
+    return columns_at(session, table, before) != columns_at(session, table, now)

@@ -249,7 +249,10 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
         inputs=inputs_of(stage.planned, plan),
         target=refresh_target(stage, plan),
         increments=ViewIncrements(
-            view=stage.view, storage=context.settings.storage, is_streamed=plan.streams(stage.view.name)
+            view=stage.view,
+            storage=context.settings.storage,
+            maintenance=context.maintenance,
+            is_streamed=plan.streams_rows(stage.view.name),
         ),
         split=RefreshSplit(
             stage=stage,

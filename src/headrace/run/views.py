@@ -154,6 +154,7 @@ class ViewRunner:
             definition=self.stage.planned.fingerprint,
             inputs=inputs,
             varies=bool(self.stage.planned.varies),
+            began_ms=time.time_ns() // 1_000_000,
         )
         writer = self.target.begin(self.context.spark, stamp)
         if writer is None:
@@ -184,7 +185,9 @@ class ViewRunner:
                 rows=committed.counts.accepted,
                 duration_s=time.monotonic() - started,
                 strategy=attempt.strategy,
+                code=attempt.code,
                 reason=attempt.reason,
+                change=attempt.change,
                 quarantined=committed.counts.quarantined,
                 dropped=committed.counts.dropped,
                 expectations=tuple(one.to_json() for one in committed.counts.expectations),

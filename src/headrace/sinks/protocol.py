@@ -61,7 +61,9 @@ def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None, kep
         "update": stamp.update,
         "definition": stamp.definition,
         "inputs": {name: dict(version) for name, version in stamp.inputs.items()},
-        **({"exact": True} if stamp.exact else {}),
+        **({"began": stamp.began_ms} if stamp.began_ms else {}),
+        **({"seconds": dict(stamp.seconds)} if stamp.seconds else {}),
+        **({"exact": True, "settings": stamp.settings} if stamp.exact else {}),
         **({} if counts is None else counts.to_json()),
         **({"kept": kept} if kept else {}),
     }

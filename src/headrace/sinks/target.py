@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from headrace.model.counts import BatchCounts
@@ -60,6 +60,11 @@ class RefreshStamp:
     varies: bool = False
     # Whether the query saw exactly these versions of the tables, and not what was committed meanwhile.
     exact: bool = False
+    # When it began, in milliseconds since the epoch; the settings of Spark that change what a query gives;
+    # and the seconds of the last refresh by each other strategy.
+    began_ms: int = 0
+    settings: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)

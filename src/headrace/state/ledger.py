@@ -18,6 +18,7 @@ from headrace.model.counts import sum_counts
 from headrace.model.names import TableName
 from headrace.model.ranges import RANGE_KEYS, marks_of
 from headrace.state.identity import corrupt, reading
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 _LOSSES = "losses.json"
@@ -237,6 +238,14 @@ def record_view(folder: Location, pipeline: str, view: TableName, table_id: str)
     record = {"headrace": 1, "pipeline": pipeline, "dataset": str(view), "table_id": table_id}
     if path.find_json() != record:
         path.replace_json(record)
+
+
+def view_ledgers(storage: Storage) -> Iterator[TableName]:
+    """The views of a storage, by what `record_view` has recorded."""
+    folder = storage.root / "ledger"
+    for name in folder.list_folders():
+        if (folder / name / "view" / _VIEW).exists():
+            yield TableName.parse(name, "default")
 
 
 def compact(entries: Iterable[Mapping[str, Any]], join_marks: JoinMarks) -> list[dict[str, Any]]:

@@ -114,6 +114,19 @@ def test_a_flow_goes_through_its_statuses(storage: Storage) -> None:
     ]
 
 
+def test_the_reason_why_a_view_was_computed_as_a_whole_is_that_of_databricks(storage: Storage) -> None:
+    reason = {"code": "OPERATOR_NOT_INCREMENTALIZABLE", "reason": "it uses LIMIT"}
+    whole = ViewRefreshed(update="u1", dataset=GOLD, version=1, rows=3, duration_s=0.1, **reason)
+    merged = replace(whole, version=2, strategy="merge", code=None, reason=None)
+    write(storage, started(), whole, merged)
+    first, second = (one for one in read(storage, flow="gold") if one.type == "planning_information")
+    (chosen,) = first.details["technique_information"]
+    assert chosen["incrementalization_issues"] == [{"issue_type": reason["code"]}]
+    assert first.message == "Flow 'default.gold' was planned as COMPLETE_RECOMPUTE: it uses LIMIT."
+    (chosen,) = second.details["technique_information"]
+    assert chosen == {"maintenance_type": "MAINTENANCE_TYPE_GROUP_AGGREGATE", "is_chosen": True}
+
+
 def test_the_reason_why_a_flow_did_not_use_the_index_of_the_keys_is_logged_once(storage: Storage) -> None:
     write(storage, started(), batch(0, without_index="too large"), batch(1, without_index="too large"))
     (event,) = (event for event in read(storage, flow="orders") if event.type == "planning_information")

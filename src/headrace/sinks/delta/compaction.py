@@ -283,6 +283,9 @@ class Maintenance(Protocol):
     def turn(self, table: Location) -> AbstractContextManager[None]:
         """Hold off compactions that need a pause between two batches, while the block runs."""
 
+    def awaits_rewrite(self, table: Location) -> bool:
+        """Whether rows were erased since the last refresh of a view: its files must be replaced."""
+
     def offer(self, table: Location, version: int, *, concurrently: bool) -> None:
         """Take note of a commit; returns at once.
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 from headrace.model.counts import BatchCounts
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_increment
-from headrace.sinks.delta.data_files import MaskedRows, collect, find_positions, list_files, mask_rows
+from headrace.sinks.delta.data_files import (
+    MaskedRows,
+    NoPositionsError,
+    collect,
+    find_positions,
+    list_files,
+    mask_rows,
+)
 from headrace.sinks.delta.placed_rows import check_positions, table_rows
-from headrace.sinks.delta.replace import last_refresh
 from headrace.sinks.delta.table import delta_log
-from headrace.sinks.delta.transaction import WrittenFiles, prepend, write_files
+from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
 from headrace.sinks.target import Committed, RefreshStamp
 from headrace.storage.location import Location
+from headrace.storage.refreshes import newest_refresh
 from headrace.storage.table_log import newest_version
+
+_VECTORS = "delta.enableDeletionVectors"
 
 
 class ViewIncrement:
@@ -29,45 +38,61 @@ class ViewIncrement:
         self.version = int(self._transaction.readVersion())
         self.last: Mapping[str, Any] | None = None
         if self.version >= 0 and newest_version(path) == self.version:
-            self.last = last_refresh(path)
-
-    def check_positions(self) -> None:
-        """Check that rows of the view can be removed by their positions.
-
-        Raises:
-            NoPositionsError: They cannot.
-        """
-        check_positions(self._session, self._transaction)
+            commit = newest_refresh(path)
+            self.last = None if commit is None else commit.metadata
 
     def commit(
-        self, stamp: RefreshStamp, added: DataFrame, removed: DataFrame | None, facts: Mapping[str, Any]
-    ) -> Committed:
+        self,
+        stamp: RefreshStamp,
+        added: DataFrame,
+        removed: DataFrame | None,
+        facts: Mapping[str, Any],
+        check_removed: Callable[[int], None],
+    ) -> tuple[Committed, Mapping[str, int]]:
         """Commit the rows of an increment. `removed`: the positions of rows. `facts`: what the commit says of
-        the increment beside the numbers of its rows.
+        the increment beside the numbers of its rows. `check_removed`: refuses too many removed rows.
 
         Raises:
             NoPositionsError: The view cannot be changed by position; nothing is committed.
         """
-        session, transaction, path = self._session, self._transaction, self._path
-        written = write_files(transaction, table_rows(added, transaction))
+        session, path = self._session, self._path
         masked = MaskedRows()
         count = 0
         if removed is not None:
-            self.check_positions()
             found = collect(removed.distinct())
             if count := found.num_rows:
-                files = list_files(session, transaction.snapshot())
+                check_removed(count)
+                files = list_files(session, self._transaction.snapshot())
                 numbered = {one.number: one for one in files}
                 masked = mask_rows(session, path, numbered, find_positions(found, files))
+        transaction = self._transaction
+        written = write_files(transaction, table_rows(added, transaction))
         after = self.row_count + written.rows - count
         counts = BatchCounts(input=after, accepted=after)
-        increment = {**facts, "added": written.rows, "removed": count}
+        rows = {"added": written.rows, "removed": count}
         actions = written.actions
         for action in masked.actions:
             actions = prepend(actions, action)
         files_of = WrittenFiles(actions=actions, added=written.added)
-        version = commit_increment(session, transaction, files_of, stamp, counts, increment)
-        return Committed(version=version, counts=counts)
+        version = commit_increment(session, transaction, files_of, stamp, counts, {**facts, **rows})
+        return Committed(version=version, counts=counts), rows
+
+    def open_positions(self) -> None:
+        """Let the view have deletion vectors, if nobody has decided about them. Without them, Delta does not
+        give the positions of rows.
+
+        Raises:
+            NoPositionsError: The view cannot be changed by position.
+        """
+        session, path = self._session, self._path
+        if _VECTORS not in table_properties(session, self._transaction):
+            name = "delta.`" + str(path).replace("`", "``") + "`"
+            session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
+            self._transaction = delta_log(session, path).startTransaction()
+            self.version += 1
+            if int(self._transaction.readVersion()) != self.version:
+                raise NoPositionsError("another process has changed the view")
+        check_positions(session, self._transaction)
 
     @cached_property
     def row_count(self) -> int:
@@ -75,7 +100,4 @@ class ViewIncrement:
         stated = (self.last or {}).get("accepted")
         if stated is not None:
             return int(stated)
-        files = list_files(self._session, self._transaction.snapshot())
-        if all(one.rows is not None for one in files):
-            return sum((one.rows or 0) - one.deleted_rows for one in files)
         return int(self._session.read.format("delta").load(str(self._path)).count())

@@ -14,8 +14,9 @@ from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
 from headrace.sinks.target import BatchWriter, Committed, RefreshStamp, SplitRows
 from headrace.storage.location import Location
+from headrace.storage.refreshes import last_refresh
 from headrace.storage.row_counts import count_added_rows
-from headrace.storage.table_log import commit_file, is_table, load_commit, newest_commits
+from headrace.storage.table_log import commit_file, is_table, load_commit
 
 _MOST_FILES = 100
 """Each file of a view takes a few JVM calls; with more files, Delta's own writer is faster."""
@@ -204,14 +205,3 @@ def find_stale(
 def lacks_quarantine(last: Mapping[str, Any], quarantine: Location) -> bool:
     """Whether a refresh has rejected rows, and their table does not exist any more."""
     return bool(last.get("quarantined")) and not is_table(quarantine)
-
-
-def last_refresh(path: Location) -> Mapping[str, Any] | None:
-    """The metadata of the view's newest refresh. ``None`` before the first refresh, and if another writer has
-    changed the view's rows since."""
-    for commit in newest_commits(path):
-        if commit.metadata is not None and "view" in commit.metadata:
-            return commit.metadata
-        if commit.changes_data:
-            return None
-    return None

@@ -1,0 +1,96 @@
+"""A view under AUTO is refreshed by what has changed only if that costs less than the whole view."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.increments.costs import Costs, check_large, faded
+from headrace.increments.increment import NotIncrementalError
+
+MB = 10**6
+COSTS = Costs(
+    seconds={"full": 8.0},
+    changed_rows=1_000,
+    changed_bytes=MB,
+    input_bytes=500 * MB,
+    view_rows=1_000_000,
+    view_bytes=50 * MB,
+)
+REJECTED = "INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "code"),
+    [
+        ({}, 500 * MB, "FIRST_REFRESH"),
+        ({"merge": 1.0}, 500 * MB, "FIRST_REFRESH"),
+        ({"full": 1.9}, 500 * MB, REJECTED),
+        ({"full": 9.0}, 31 * MB, REJECTED),
+        ({"full": 2.0}, 32 * MB, None),
+    ],
+)
+def test_a_view_that_is_computed_in_two_seconds_is_computed_as_a_whole(
+    seconds: dict[str, float], size: int, code: str | None
+) -> None:
+    if code is None:
+        check_large(seconds, lambda: size)
+        return
+    with pytest.raises(NotIncrementalError) as raised:
+        check_large(seconds, lambda: size)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"changed_rows": 300_000}, None),
+        ({"changed_rows": 300_000, "changed_bytes": 150 * MB}, "300,000 rows have changed"),
+        ({"changed_bytes": 600 * MB}, "about as much as the whole view"),
+        ({"seconds": {"full": 8.0, "merge": 9.1}}, "took 9.1 s, the whole view 8.0 s"),
+        ({"seconds": {"full": 8.0, "merge": 7.9}}, None),
+    ],
+)
+def test_aggregates_are_merged_if_the_change_is_small(change: dict[str, object], reason: str | None) -> None:
+    costs = replace(COSTS, **change)  # type: ignore[arg-type]
+    if reason is None:
+        costs.check("merge")
+        return
+    with pytest.raises(NotIncrementalError, match=reason):
+        costs.check("merge")
+
+
+@pytest.mark.parametrize(
+    ("keys", "read", "is_expensive", "reason"),
+    [
+        (1_000, 10 * MB, False, None),
+        (100_000, 10 * MB, False, None),  # pruned: up to a fifth of the view
+        (300_000, 10 * MB, False, "300,000 keys are affected"),
+        (100_000, 400 * MB, False, "100,000 keys are affected"),
+        (100_000, 300 * MB, True, None),
+        (1_000, 400 * MB, False, "about as much as the whole view"),
+    ],
+)
+def test_keys_are_computed_again_if_they_are_few(
+    keys: int, read: int, is_expensive: bool, reason: str | None
+) -> None:
+    COSTS.check("keys")
+    if reason is None:
+        assert COSTS.check_keys(keys, read, is_expensive=is_expensive) >= keys
+        return
+    with pytest.raises(NotIncrementalError, match=reason):
+        COSTS.check_keys(keys, read, is_expensive=is_expensive)
+
+
+def test_keys_are_not_computed_again_where_the_whole_view_takes_less_than_five_seconds() -> None:
+    with pytest.raises(NotIncrementalError, match=r"takes 4\.9 s"):
+        replace(COSTS, seconds={"full": 4.9}).check("keys")
+
+
+def test_a_slow_strategy_is_tried_again_some_day() -> None:
+    seconds = {"full": 5.0, "merge": 6.0}
+    for _ in range(10):
+        seconds = {**faded(seconds, "full"), "full": 5.0}
+    assert seconds["merge"] < 5.0
