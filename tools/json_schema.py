@@ -285,10 +285,21 @@ SHARED: Mapping[str, Shape] = {
                 "notes": ["text"],
             }
         ],
-        "view": ({"version": "int", "rows": "int", "fresh": "bool", "text": "text"}, "null"),
+        "view": (
+            {
+                "version": "int",
+                "rows": "int",
+                "fresh": "bool",
+                "text": "text",
+                "inputs": "counts",
+                "definition": "text",
+            },
+            "null",
+        ),
         "notes": ["text"],
         "undecoded": "int",
         "sample": ("#Grade", "null"),
+        "query": ("#Grade", "null"),
         "unsampled": "bool",
     },
     "Quality": {

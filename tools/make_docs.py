@@ -1,4 +1,6 @@
-"""Write the pages made from the source: ``python tools/make_docs.py`` (``--check`` compares only)."""
+"""Write the pages made from the source: ``python tools/make_docs.py`` (``--check`` compares only).
+
+The texts of docs/errors.md are written there; this orders them, and writes the list and the exit codes."""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ import click
 from json_schema import build_json_schema
 from pydantic import BaseModel
 
+from headrace.cli.error_pages import ErrorPage, build_pages
 from headrace.cli.main import GROUPS, load_command
 from headrace.declare.spec_model import Overridable, Spec, describe_fields
-from headrace.errors import ErrorPage, build_pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -23,7 +25,7 @@ ERRORS_HEAD = """\
 
 Every error has a code, one sentence, the line in your files, facts, and remedies. `--json` gives the same
 fields, `--debug` the stack trace, and `headrace explain CODE` prints the section of a code. The meaning of a
-code does not change. `python tools/make_docs.py` generates this page from the source.
+code does not change.
 
 | exit code | meaning |
 |---|---|

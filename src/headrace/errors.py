@@ -10,9 +10,9 @@
 An error has a stable code, one sentence, a source location, facts and remedies. Tests and machines match
 on ``code`` and ``params``, never on the text. An error does not change after it is made.
 
-A new error has one line in the table below and a section in errors.md, beside this file. The section says
-what the error means, and what to do if the error itself cannot say it. The code of an error is its name in
-capitals: ``TopicNotFoundError`` has the code TOPIC_NOT_FOUND.
+A new error has one line in the table below and a section in docs/errors.md. The section says what the error
+means, and what to do if the error itself cannot say it. The code of an error is its name in capitals:
+``TopicNotFoundError`` has the code TOPIC_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 _Error = TypeVar("_Error", bound="HeadraceError")
@@ -471,27 +470,3 @@ class SqlNameUnknownError(UsageError): ...
 class StreamNotStoppedError(RunError): ...
 class StreamNotStartedError(RunError): ...
 # fmt: on
-
-
-@dataclass(frozen=True)
-class ErrorPage:
-    """The documentation of an error code."""
-
-    code: str
-    text: str
-    exit_code: int
-    transient: bool  # whether the work that failed is repeated with backoff
-
-
-def build_pages() -> dict[str, ErrorPage]:
-    """The pages of all codes, in alphabetical order: the sections of errors.md."""
-    sections = Path(__file__).with_suffix(".md").read_text(encoding="utf-8").split("\n## ")[1:]
-    texts = {code: text.strip() for code, _, text in (section.partition("\n") for section in sections)}
-    return {
-        error.code: ErrorPage(error.code, texts[error.code], error.exit_code, error.transient)
-        for error in sorted(_errors_below(HeadraceError), key=lambda error: error.code)
-    }
-
-
-def _errors_below(error: type[HeadraceError]) -> list[type[HeadraceError]]:
-    return [one for child in error.__subclasses__() for one in (child, *_errors_below(child))]

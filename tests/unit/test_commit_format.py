@@ -214,4 +214,5 @@ def test_verify_reads_a_renamed_flow() -> None:
 
 def test_verify_reads_a_view_s_refresh() -> None:
     (refresh,) = read("view", {}).refreshes
-    assert refresh == Refresh(version=6, rows=None, inputs={"default.sales": ("t1", 8)}, update="u1")
+    inputs = {"default.sales": ("t1", 8)}
+    assert refresh == Refresh(version=6, rows=None, inputs=inputs, update="u1", definition="abc")

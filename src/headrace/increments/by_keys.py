@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,15 @@ from headrace.increments.query import (
     tolerant_column,
     with_children,
 )
-from headrace.increments.shape import Key, affected_part, find_keys, is_expensive, join_type, no_keys
+from headrace.increments.shape import (
+    Key,
+    affected_part,
+    find_keys,
+    is_expensive,
+    is_null_side,
+    join_type,
+    no_keys,
+)
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
@@ -31,6 +40,8 @@ if TYPE_CHECKING:
 _KEY = "__headrace_key"
 _PRUNING_KEYS = 200
 """Up to so many values of a key are a condition, by which Delta leaves out files; more are a range."""
+_FIRST_YEAR = 1600
+"""Python's earlier dates are those of another calendar to Java."""
 _SIDES: tuple[Side, ...] = ("gained", "lost")
 
 
@@ -104,6 +115,11 @@ def _towards(query: ViewQuery, node: Operator, leaf: Operator, rows: Mapping[Ope
     if path is None:
         return query.over(rows, node)
     children = [_towards(query, child, leaf, rows) for child in node.children]
+    if node.kind == "Filter" and any(
+        one.kind == "Join" and is_null_side(one, child) for one, child in itertools.pairwise(path)
+    ):
+        # It decides about the row without the changed one, too.
+        return children[0]
     java = with_children(query.session, node.java, children)
     wanted = None
     if node.kind == "Join":
@@ -137,13 +153,14 @@ def _restricted(
 
 
 def inside_of(one: Column, values: pa.Array) -> Column | None:
-    """A condition that leaves out files without the values; ``None`` if Python cannot express them, such as
-    dates before the year 1 or after 9999."""
+    """A condition that leaves out files without the values; ``None`` if Python has no such dates."""
     import pyarrow.compute as pc
 
     try:
         ends = pc.min_max(values).as_py()
     except (ValueError, OverflowError):
+        return None
+    if getattr(ends["min"], "year", _FIRST_YEAR) < _FIRST_YEAR:
         return None
     if len(values) <= _PRUNING_KEYS:
         return one.isin(values.to_pylist())

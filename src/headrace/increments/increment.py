@@ -33,13 +33,15 @@ class NotIncrementalError(Exception):
 @dataclass(frozen=True, kw_only=True)
 class Increment:
     """`removed`: the positions of the rows that are removed (`FILE`, `ROW`); ``None`` for none. `keys`: how
-    many keys of the view are computed again; ``None`` if that is not known. `most_removed`: how many rows it
-    may remove; more cost more than the whole view. `release`: frees what Spark keeps."""
+    many keys of the view are computed again; ``None`` if that is not known. `groups`: the columns that
+    identify a row, if they do. `most_removed`: how many rows it may remove; more cost more than the whole
+    view. `release`: frees what Spark keeps."""
 
     strategy: Strategy
     added: DataFrame
     removed: DataFrame | None = None
     keys: int | None = None
+    groups: Sequence[str] | None = None
     most_removed: int | None = None
     release: Callable[[], object] = lambda: None
 

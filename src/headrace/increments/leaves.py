@@ -48,6 +48,11 @@ class Leaves:
         return all(self._inputs[leaf].change.only_adds for leaf in self.changed)
 
     @property
+    def start(self) -> dict[str, int]:
+        """The version of each table that the last refresh saw."""
+        return {one.name: one.before for one in self._inputs.values()}
+
+    @property
     def changed_row_count(self) -> int:
         """How many rows of the tables were gained and lost; a table that is read twice counts once."""
         return sum({one.path: one.change.rows for one in self._inputs.values()}.values())

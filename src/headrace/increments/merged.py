@@ -229,6 +229,7 @@ def _combine(
     joined = changes.join(held, same, "left").select(*values, FILE, ROW, left.alias(_LEFT)).persist()
     return Increment(
         strategy="merge",
+        groups=keys,
         added=joined.where(F.col(_LEFT) != 0).drop(FILE, ROW, _LEFT),
         removed=joined.where(F.col(ROW).isNotNull()).select(FILE, ROW),
         release=joined.unpersist,

@@ -117,12 +117,7 @@ def find_keys(query: ViewQuery, changed: Sequence[Operator]) -> tuple[Key, ...]:
 def is_inexact(kind: Any) -> bool:
     """Whether equal values of a type can differ, or cannot be compared."""
     text = str(kind.catalogString())
-    return any(one in text for one in ("float", "double", "map<", "variant", "collate"))
-
-
-def _is_exact(expression: Any) -> bool:
-    """Whether an expression has one value for all equal values of its columns."""
-    return not any(is_inexact(one.dataType()) for one in items(expression.references().toSeq()))
+    return any(one in text for one in ("float", "double", "map<", "variant", "collate", "interval"))
 
 
 def _reaches(query: ViewQuery, leaf: Operator, at: Mapping[Operator, Any], attribute: Any) -> bool:
@@ -145,7 +140,36 @@ def affected_part(query: ViewQuery, leaf: Operator, expressions: Sequence[Any]) 
     for number in range(last + 1):
         child = path[number + 1]
         current = [_through(query.session, path[number], child, one) for one in current]
+    _check_null_sides(path[last + 1 :], current)
     return path[last + 1], current
+
+
+def is_null_side(join: Operator, child: Operator) -> bool:
+    """Whether rows of the other side stay without a row of this child."""
+    return join_type(join) == ("RightOuter" if child is join.children[0] else "LeftOuter")
+
+
+def _check_null_sides(path: Sequence[Operator], expressions: Sequence[Any]) -> None:
+    """Check that the keys of a changed row are those of the row without it: its columns become NULL, and
+    may neither be keys nor decide about what they are joined with."""
+    nullable: frozenset[int] = frozenset()
+    for node, child in reversed([*itertools.pairwise(path)]):
+        deciding: Sequence[Any] = ()
+        more: frozenset[int] = frozenset()
+        match node.kind:
+            case "Join":
+                deciding = [*items(node.java.condition().toList())]
+                more = child.ids if is_null_side(node, child) else more
+            case "Project":
+                made = (one for one in items(node.java.projectList()) if references(one) & nullable)
+                more = frozenset(map(id_of, made))
+            case "Generate":
+                deciding = [node.java.generator()]
+        if any(references(one) & nullable for one in deciding):
+            raise no_keys()
+        nullable |= more
+    if any(references(one) & nullable for one in expressions):
+        raise no_keys()
 
 
 def no_keys() -> NotIncrementalError:
@@ -180,9 +204,6 @@ def _pushed(session: SparkSession, node: Operator, expression: Any) -> Iterator[
 
 def below(session: SparkSession, node: Operator, expression: Any) -> dict[Operator, Any]:
     """An expression in columns of the children of a node; children that do not know it are missing."""
-    if node.kind in _GROUPING and not _is_exact(expression):
-        # Of the equal values of a group, such as 0.0 and -0.0, the expression can have different ones.
-        return {}
     if node.kind in _PASSING:
         return {node.children[0]: expression}
     match node.kind:
@@ -193,16 +214,25 @@ def below(session: SparkSession, node: Operator, expression: Any) -> dict[Operat
             (child,) = node.children
             return {child: expression} if references(expression) <= child.ids else {}
         case "Distinct":
+            used = [one for one in node.output if id_of(one) in references(expression)]
+            if any(is_inexact(one.dataType()) for one in used):
+                return {}
             return {node.children[0]: expression}
         case "Aggregate":
             groups = list(items(node.java.groupingExpressions()))
             values = {id_of(one): value_of(one) for one in items(node.java.aggregateExpressions())}
-            if not all(_is_one_of(values[one], groups) for one in references(expression)):
+            wanted = [values[one] for one in references(expression)]
+            # Rows with equal values that differ belong to one group; a value of one finds not all of them.
+            if not all(_is_one_of(one, groups) and not is_inexact(one.dataType()) for one in wanted):
                 return {}
             return {node.children[0]: substituted(session, expression, values)}
         case "Window":
             partition = list(items(node.java.partitionSpec()))
-            known = {id_of(one) for one in partition if kind_of(one) == "AttributeReference"}
+            known = {
+                id_of(one)
+                for one in partition
+                if kind_of(one) == "AttributeReference" and not is_inexact(one.dataType())
+            }
             if references(expression) <= known:
                 return {node.children[0]: expression}
             return {}
@@ -227,7 +257,7 @@ def _below_join(session: SparkSession, node: Operator, expression: Any) -> dict[
             continue
         found = {side: expression}
         equal = dict(_equal(node, side, other))
-        if needed <= equal.keys() and _is_exact(expression):
+        if needed <= equal.keys():
             found[other] = substituted(session, expression, equal)
         return found
     return {}
@@ -243,7 +273,7 @@ def _equal(join: Operator, side: Operator, other: Operator) -> Iterator[tuple[in
             continue
         for mine, theirs in ((one.left(), one.right()), (one.right(), one.left())):
             is_own = kind_of(mine) == "AttributeReference" and id_of(mine) in side.ids
-            if is_own and frozenset() < references(theirs) <= other.ids:
+            if is_own and not is_inexact(mine.dataType()) and frozenset() < references(theirs) <= other.ids:
                 yield id_of(mine), theirs
 
 

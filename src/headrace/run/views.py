@@ -16,6 +16,7 @@ from headrace.plan.changes import find_alterations
 from headrace.plan.stages import RefreshViewStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks
 from headrace.run.context import UpdateContext
+from headrace.run.failpoints import reach
 from headrace.run.increments import Attempt, ViewIncrements
 from headrace.run.readiness import FeedState
 from headrace.run.split import RefreshSplit
@@ -172,6 +173,7 @@ class ViewRunner:
         with self.context.maintenance.turn(self.context.settings.storage.table(view.name)):
             attempt = self.increments.attempt(session, df, stamp)
             committed = attempt.committed or self._replace(writer, attempt)
+        reach("after-commit", view.name.short, 0)
         self._register()
         # A compaction during the next refresh would make the refresh fail.
         self.context.maintenance.offer(

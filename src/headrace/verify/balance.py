@@ -26,6 +26,7 @@ class RowDelta:
     removed: int
     gone: tuple[DataFile, ...] = ()
     gone_foreign: tuple[DataFile, ...] = ()  # those of them that another writer had added
+    kept: int = 0  # rows in files that the commit only gives another deletion vector
     removed_ours: int = 0
     undone: tuple[int, ...] = ()  # versions of this pipeline that a RESTORE has undone, and that still are
     unknown: tuple[str, ...] = ()  # files whose rows are neither in the log's statistics nor on disk
@@ -33,6 +34,16 @@ class RowDelta:
     @property
     def net(self) -> int:
         return self.added - self.removed
+
+    @property
+    def gained(self) -> int:
+        """The added rows without those that stay in their file."""
+        return self.added - self.kept
+
+    @property
+    def lost(self) -> int:
+        """The removed rows without those that stay in their file."""
+        return self.removed - self.kept
 
     def agrees(self, counts: RowCounts) -> bool:
         """Whether the commit added as many rows as it states; a merge states its net."""
@@ -125,6 +136,9 @@ def build_balance(
                 added=sum(rows for rows, _ in added),
                 removed=sum(rows for rows, _ in gone),
                 gone=files,
+                kept=sum(
+                    min(rows, kept.get(file.path, 0)) for file, (rows, _) in zip(files, gone, strict=True)
+                ),
                 gone_foreign=tuple(file for file in files if file.key in foreign),
                 removed_ours=sum(
                     max(rows - kept.get(file.path, 0), 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from headrace.model.texts import counted
 from headrace.verify.delta_log import Commit, TableLog
@@ -87,12 +87,37 @@ class Opening:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Increment:
+    """What a refresh states of the rows that it changed. `start`: the version of each table after which it
+    has the changes. `groups`: the columns that identify a row, if it combined aggregates."""
+
+    added: int
+    removed: int
+    start: Mapping[str, int]
+    groups: tuple[str, ...] | None
+
+    @classmethod
+    def parse(cls, stated: Mapping[str, Any]) -> Self:
+        groups = stated.get("groups")
+        start = {name: int(version) for name, version in stated.get("from", {}).items()}
+        return cls(
+            added=int(stated["added"]),
+            removed=int(stated["removed"]),
+            start=start,
+            groups=None if groups is None else tuple(groups),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Refresh:
     version: int
     rows: int | None  # rows written, if the commit states them
     inputs: Mapping[str, tuple[str, int]]  # the id and the version of each table that it was computed from
     update: str = ""
     quarantined: int = 0
+    definition: str = ""  # the fingerprint of the view's query
+    total: int | None = None  # rows of the view after it, if the commit states them
+    increment: Increment | None = None  # ``None`` if the rows were computed as a whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +299,9 @@ def _refresh(metadata: Mapping[str, Any], commit: Commit) -> Refresh:
         rows=None if stated is None else int(stated) - int(metadata.get("kept", 0)),
         update=str(metadata.get("update", "")),
         quarantined=int(metadata.get("quarantined", 0)),
+        definition=str(metadata.get("definition", "")),
+        total=None if stated is None else int(stated),
+        increment=Increment.parse(metadata["increment"]) if "increment" in metadata else None,
         inputs={name: (str(value["table_id"]), int(value["version"])) for name, value in inputs},
     )
 

@@ -13,6 +13,7 @@ from headrace.verify.commits import Batches, CommitClaims, Refresh
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import TableLog
 from headrace.verify.equations import RowCounts
+from headrace.verify.increments import judge_increments
 from headrace.verify.report import Finding, GradeReport, Judgement, ViewProof
 
 FileFindings = Mapping[int | None, list[Finding]]
@@ -237,7 +238,8 @@ def judge_view(
         return None
     last = metadata.refreshes[-1]
     delta = balance.deltas.get(last.version)
-    if delta is not None and last.rows is not None and delta.added != last.rows:
+    increments = judge_increments(metadata, balance, found)
+    if last.increment is None and delta is not None and last.rows is not None and delta.added != last.rows:
         text = (
             f"the refresh of version {last.version} states that it wrote {counted(last.rows, 'row')}, "
             f"and its files hold {delta.added:,}"
@@ -249,10 +251,18 @@ def judge_view(
             found.find("VIEW_CHANGED", text, version=version)
     late = _moved_on(last, find_input)
     read = ", ".join(f"{name} v{version}" for name, (_, version) in sorted(last.inputs.items()))
-    text = f"recomputed from {read or 'no table'}"
+    text = f"{'recomputed from' if increments is None else 'follows'} {read or 'no table'}"
     text += f"; since then {', '.join(late)}" if late else ", the latest" if read else ""
-    rows = balance.rows if delta is None else delta.added
-    return ViewProof(version=last.version, rows=rows, fresh=not late, text=text)
+    text += "" if increments is None else f"; {increments.text}"
+    rows = balance.rows if delta is None or last.increment is not None else delta.added
+    return ViewProof(
+        version=last.version,
+        rows=rows,
+        fresh=not late,
+        text=text,
+        inputs={name: version for name, (_, version) in last.inputs.items()},
+        definition=last.definition,
+    )
 
 
 def _moved_on(last: Refresh, find_input: FindInput) -> list[str]:

@@ -32,13 +32,21 @@ def judge_keys(table: StoredPath, log: TableLog, found: Judgement) -> str | None
     if PROPERTY_KEYS not in log.metadata.properties:
         return None
     keys = keys_of(log)
-    listed = ", ".join(quoted(key) for key in keys)
     is_history = log.metadata.properties.get(PROPERTY_SCD_TYPE) == "2"
-    sql = _overlaps(listed, columns_of(log)[_START]) if is_history else _twice(listed)
     try:
-        wrong = query(table.open_table(log.version), sql).to_pylist()
+        find_twice(table, log, keys, found, is_history=is_history)
     except Exception as error:  # the engine raises no narrower class
         return f"the keys cannot be read: {first_line(error)}"
+    return None
+
+
+def find_twice(
+    table: StoredPath, log: TableLog, keys: Sequence[str], found: Judgement, *, is_history: bool = False
+) -> None:
+    """Find the keys with several rows, or with rows that overlap in time."""
+    listed = ", ".join(quoted(key) for key in keys)
+    sql = _overlaps(listed, columns_of(log)[_START]) if is_history else _twice(listed)
+    wrong = query(table.open_table(log.version), sql).to_pylist()
     code = "HISTORY_OVERLAPS" if is_history else "KEY_TWICE"
     for one in wrong[:_SHOWN]:
         key = "the key " + ", ".join(f"{name} = {one[name]}" for name in keys) if keys else "the aggregate"
@@ -47,7 +55,6 @@ def judge_keys(table: StoredPath, log: TableLog, found: Judgement) -> str | None
     if len(wrong) > _SHOWN:
         what = "rows that overlap or are empty" if is_history else "several rows"
         found.find(code, f"{len(wrong) - _SHOWN:,} more keys have {what}", version=log.version)
-    return None
 
 
 def _twice(keys: str) -> str:

@@ -36,6 +36,7 @@ from headrace.verify.expected import (
     prove_missing,
     prove_unread,
 )
+from headrace.verify.increments import judge_groups
 from headrace.verify.keys import judge_keys, keys_of
 from headrace.verify.quarantine import (
     describe_pending,
@@ -166,7 +167,11 @@ class _DatasetJudge:
         for refresh in evidence.metadata.refreshes[-1:]:
             judge_refresh(refresh, evidence.quarantine, found)
         judge_missing_replays(evidence.quarantine, found)
-        unread_keys = judge_keys(self._storage.table(evidence.dataset), evidence.log, found)
+        path = self._storage.table(evidence.dataset)
+        unread = [
+            judge_keys(path, evidence.log, found),
+            judge_groups(path, evidence.log, evidence.metadata, found),
+        ]
         for file, reason in evidence.ledger.damaged.items():
             found.find("LEDGER_UNREADABLE", f"the ledger file {file} cannot be read: {reason}", path=file)
         table = judge_table(
@@ -181,7 +186,7 @@ class _DatasetJudge:
             table=table.with_findings(found.findings),
             flows=tuple(self._judge_flow(evidence, one, files, records[one.flow]) for one in evidence.judged),
             view=view,
-            notes=(*_notes(evidence, undecoded), *([] if unread_keys is None else [unread_keys])),
+            notes=(*_notes(evidence, undecoded), *filter(None, unread)),
             undecoded=undecoded,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -125,6 +125,8 @@ class ViewProof:
     rows: int
     fresh: bool
     text: str
+    inputs: Mapping[str, int]  # the version of each table that it was computed from
+    definition: str  # the fingerprint of its query
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -143,13 +145,14 @@ class DatasetProof:
     notes: tuple[str, ...] = ()
     undecoded: int = 0  # older files of a large table whose strings were not decoded
     sample: GradeReport | None = None  # the newest records of some keys against their rows, if asked for
+    query: GradeReport | None = None  # the rows of a view against those of its query, if asked for
     unsampled: bool = False  # whether changes are applied by key, and no sample of keys was asked for
 
     @property
     def reports(self) -> tuple[GradeReport, ...]:
-        """The grades of all flows, the equation of the table, and the sample."""
-        sample = () if self.sample is None else (self.sample,)
-        return (self.table, *(report for flow in self.flows for report in flow.grades), *sample)
+        """The grades of all flows, the equation of the table, and the comparisons that were asked for."""
+        asked = tuple(one for one in (self.sample, self.query) if one is not None)
+        return (self.table, *(report for flow in self.flows for report in flow.grades), *asked)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -168,6 +171,7 @@ class DatasetProof:
             "flows": [flow.to_json() for flow in self.flows],
             "view": None if self.view is None else self.view.to_json(),
             "sample": None if self.sample is None else self.sample.to_json(),
+            "query": None if self.query is None else self.query.to_json(),
         }
 
 
@@ -205,9 +209,14 @@ class Proof:
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """Why the required grade cannot be judged, one line for each flow."""
+        """Why what was asked for cannot be judged, one line for each flow and view."""
         flows = (flow for dataset in self.datasets for flow in dataset.flows)
-        return tuple(
+        asked = ((one.dataset.short, one.query) for one in self.datasets if one.query is not None)
+        views = (f"{name}: query: {'; '.join(one.reasons)}" for name, one in asked if one.is_open)
+        return (*views, *self._unmet(flows))
+
+    def _unmet(self, flows: Iterable[FlowProof]) -> Iterator[str]:
+        return (
             f"{flow.flow}: {report.grade}: {'; '.join(report.reasons)}"
             for flow in flows
             for report in flow.grades
@@ -266,7 +275,7 @@ def conclusion(proof: Proof) -> list[str]:
         return [f"Not proven: {counted(len(proof.findings), 'finding')}."]
     lines = [_judged(proof)]
     if proof.unmet:
-        lines += [f"Required, but not judged: {proof.require}", *proof.unmet]
+        lines += [f"Required, but not judged: {proof.require or 'the rows of views'}", *proof.unmet]
     return lines
 
 
@@ -303,6 +312,8 @@ def _dataset_lines(dataset: DatasetProof, default_schema: str) -> Iterator[Line]
         yield from _grade_lines("" if dataset.flows or dataset.view else name, "table", dataset.table)
     if dataset.sample is not None:
         yield from _grade_lines("", "sample", dataset.sample)
+    if dataset.query is not None:
+        yield from _grade_lines("", "query", dataset.query)
     for note in dataset.notes:
         yield Line("", "", note)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -35,7 +37,7 @@ def test_every_error_has_a_code_and_a_page_of_its_own() -> None:
     for error in errors:
         assert re.fullmatch(r"[A-Z][A-Z0-9_]+", error.code), error
         assert error.__name__.endswith("Error"), error
-    sections = re.findall(r"^## (\w+)\n\n\S", ERRORS.with_suffix(".md").read_text(), re.M)
+    sections = re.findall(r"^## (\w+)\n\n\S", (ROOT / "docs" / "errors.md").read_text(), re.M)
     assert sorted(sections) == sorted(codes)
 
 
@@ -103,3 +105,17 @@ def test_every_command_that_the_docs_name_exists(page: Path) -> None:
     for verb, given in commands_named(page.read_text()):
         assert ALIASES.get(verb, verb) in COMMANDS, f"headrace {verb}"
         assert set(given) <= options(load_command(ALIASES.get(verb, verb))), f"headrace {verb} {given}"
+
+
+def test_an_installed_package_explains_the_codes(tmp_path: Path) -> None:
+    build = f"from hatchling.build import build_wheel; print(build_wheel({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", build], cwd=ROOT, capture_output=True, text=True, check=True)
+    with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    show = "import headrace.cli.main as cli; print(cli.__file__); cli.run(['explain', 'CYCLE'])"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    shown = subprocess.run(
+        [sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.startswith(f"{tmp_path}")
+    assert "exit code 2" in shown.stdout

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 import headrace.errors
+from headrace.cli.error_pages import build_pages
 from headrace.cli.main import load_command
-from headrace.errors import build_pages
 from remedies.every import NOT_WALKED, SITUATIONS
 from remedies.walk import COMMAND
 

@@ -27,8 +27,8 @@ def view(lake: Lake, name: str, content: Any, **inputs: Any) -> Any:
     return table
 
 
-def refresh(table: Any, content: Any, **inputs: Any) -> None:
-    words = {
+def refresh_words(table: Any, **inputs: Any) -> dict[str, Any]:
+    return {
         "headrace": 1,
         "pipeline": "shop",
         "view": str(table.name),
@@ -39,7 +39,11 @@ def refresh(table: Any, content: Any, **inputs: Any) -> None:
             for name, (one, version) in inputs.items()
         },
     }
+
+
+def refresh(table: Any, content: Any, **inputs: Any) -> None:
     removed = [table.remove(add) for add in table.active()]
+    words = refresh_words(table, **inputs)
     table.commit([*removed, table.write(content)], operation="WRITE", metadata=words)
 
 

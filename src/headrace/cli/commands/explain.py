@@ -8,9 +8,10 @@ from dataclasses import asdict
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from headrace.cli.error_pages import build_pages
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError, build_pages
+from headrace.errors import CommandLineError
 
 
 def complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
