@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,7 +134,10 @@ class ViewIncrements:
         try:
             facts: dict[str, Any] = {"strategy": strategy, **change, "from": leaves.start}
             facts |= {} if increment.groups is None else {"groups": increment.groups}
-            committed, rows = begun.commit(stamp, increment.added, increment.removed, facts, check_removed)
+            with overflow_refused():
+                committed, rows = begun.commit(
+                    stamp, increment.added, increment.removed, facts, check_removed
+                )
         finally:
             increment.release()
         return replace(
@@ -200,6 +204,23 @@ class ViewIncrements:
 def _check(costs: Costs | None, strategy: Strategy) -> None:
     if costs is not None:
         costs.check(strategy)
+
+
+@contextmanager
+def overflow_refused() -> Iterator[None]:
+    """Refuse an increment that adds up values to more than their type holds: the sum of all rows can be
+    smaller than that of the changed ones.
+
+    Raises:
+        NotIncrementalError: It does.
+    """
+    try:
+        yield
+    except Exception as error:
+        if "ARITHMETIC_OVERFLOW" not in str(error):
+            raise
+        text = "the sum of the values that have changed is too large for its type"
+        raise NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text) from error
 
 
 def _settings(session: SparkSession) -> str:

@@ -11,6 +11,7 @@ import pytest
 from headrace.increments.by_keys import inside_of
 from headrace.increments.costs import Costs, check_large, faded
 from headrace.increments.increment import NotIncrementalError
+from headrace.run.increments import overflow_refused
 
 MB = 10**6
 COSTS = Costs(
@@ -102,3 +103,10 @@ def test_a_slow_strategy_is_tried_again_some_day() -> None:
 def test_files_are_not_left_out_by_dates_that_python_does_not_have() -> None:
     column: Any = None
     assert inside_of(column, pa.array([5_000_000], type=pa.date32())) is None
+
+
+def test_a_sum_of_changes_that_is_too_large_leads_to_the_whole_view() -> None:
+    with pytest.raises(NotIncrementalError, match="too large"), overflow_refused():
+        raise RuntimeError("[ARITHMETIC_OVERFLOW] overflow")
+    with pytest.raises(RuntimeError, match="lost"), overflow_refused():
+        raise RuntimeError("the connection was lost")
