@@ -54,6 +54,18 @@ def test_a_table_with_other_partitions_has_other_columns(spark: SparkSession, tm
     assert columns_at(spark, locate(tmp_path), 0) != columns_at(spark, locate(tmp_path), 1)
 
 
+def test_a_query_with_other_values_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}` USING delta AS SELECT 1 k")
+
+    def digest(value: int) -> str:
+        sums = f"aggregate(array(k), 0, (total, one) -> total + one + {value})"
+        query = spark.sql(f"SELECT k, {sums} n FROM delta.`{tmp_path}` WHERE k IN (1, {value})")
+        return read_query(spark, query).digest
+
+    assert digest(2) == digest(2)
+    assert digest(2) != digest(3)
+
+
 def test_a_query_that_cannot_follow_changes_says_why(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, seed=1)
     for text, reason in FULL.values():

@@ -5,6 +5,8 @@ Spark's own objects are walked and rebuilt, so nothing here parses SQL or an exp
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,6 +17,8 @@ from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
 from headrace.syntax.sql import items
 
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+_NUMBERED = re.compile(r"\bheadrace_(?:read|call)_\d+\b")
+"""The views that SQL texts read are numbered per process."""
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 
 
@@ -58,6 +62,20 @@ class ViewQuery:
     session: SparkSession
     root: Operator
     tables: Mapping[Operator, str]
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of what it computes. The function of a query in Python can put other values into it at each
+        refresh of one run, such as a date or a count."""
+        lines = []
+        for one in self.root.walk():
+            parts = [str(each.sql()) for each in items(one.java.expressions())]
+            if one.kind == "LocalRelation":
+                parts.append(str(one.java.data().toString()))
+            elif one.kind == "Range":
+                parts.append(str(one.java.simpleString(100)))
+            lines.append(" ".join((one.kind, *parts)))
+        return hashlib.sha256(_NUMBERED.sub("", "\n".join(lines)).encode()).hexdigest()[:32]
 
     def over(self, rows: Mapping[Operator, Any], root: Operator | None = None) -> Any:
         """The plan with other rows at some operators: Java plans with the same attributes."""

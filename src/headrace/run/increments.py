@@ -85,7 +85,7 @@ class ViewIncrements:
                 raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", "its rows depend on the time")
             now = self._tables(query, stamp)
             # From here on the whole view, too, is computed from exactly these versions.
-            exact = replace(full.stamp, exact=True, settings=_settings(session))
+            exact = replace(full.stamp, exact=True, settings=_settings(session), query=query.digest)
             full = replace(full, frame=Leaves(query, now).whole(), stamp=exact)
             if self.maintenance.awaits_rewrite(self._path):
                 raise NotIncrementalError("ROWS_ERASED", "rows were erased, so no file of it may keep them")
@@ -238,6 +238,8 @@ def _with_changes(
         raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has changed")
     if not last.get("exact"):
         raise NotIncrementalError(_FIRST, "the last refresh did not record exactly what it has read")
+    if last.get("query") != stamp.query:
+        raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has other values than before")
     if last.get("settings") != stamp.settings:
         raise NotIncrementalError("CONFIGURATION_CHANGED", "settings of Spark have changed")
     found, changes = {}, dict[Location, TableChange]()

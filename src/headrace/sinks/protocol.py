@@ -63,7 +63,7 @@ def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None, kep
         "inputs": {name: dict(version) for name, version in stamp.inputs.items()},
         **({"began": stamp.began_ms} if stamp.began_ms else {}),
         **({"seconds": dict(stamp.seconds)} if stamp.seconds else {}),
-        **({"exact": True, "settings": stamp.settings} if stamp.exact else {}),
+        **({"exact": True, "settings": stamp.settings, "query": stamp.query} if stamp.exact else {}),
         **({} if counts is None else counts.to_json()),
         **({"kept": kept} if kept else {}),
     }

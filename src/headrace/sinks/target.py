@@ -60,10 +60,11 @@ class RefreshStamp:
     varies: bool = False
     # Whether the query saw exactly these versions of the tables, and not what was committed meanwhile.
     exact: bool = False
-    # When it began, in milliseconds since the epoch; the settings of Spark that change what a query gives;
-    # and the seconds of the last refresh by each other strategy.
+    # When it began, in milliseconds since the epoch; the settings of Spark that change what a query gives; a
+    # hash of the query with its values; and the seconds of the last refresh by each other strategy.
     began_ms: int = 0
     settings: str = ""
+    query: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
