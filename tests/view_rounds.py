@@ -79,6 +79,8 @@ QUERIES = {
         FROM (SELECT k, CAST(CAST(amount AS DECIMAL(30, 15)) / 7 AS DECIMAL(27, 15)) AS m FROM {facts})
         GROUP BY k""",
     "floats": "SELECT k, SUM(f) AS s FROM {facts} GROUP BY k",
+    "keys that fail": """SELECT 12 div q AS part, COUNT(DISTINCT ref) AS n FROM {facts} WHERE q <> 0
+        GROUP BY 12 div q""",
     "lists": "SELECT id, piece FROM {facts} LATERAL VIEW explode(array(q, ref)) AS piece",
 }
 ODD_QUERIES = {

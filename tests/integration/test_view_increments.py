@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.increments.changes import columns_at
 from headrace.increments.increment import NotIncrementalError
 from headrace.increments.query import read_query
 from headrace.increments.shape import check_query
+from headrace.storage.locate import locate
 from view_rounds import FULL, QUERIES, Shop
 
 if TYPE_CHECKING:
@@ -43,6 +45,13 @@ def test_each_strategy_gives_the_rows_of_the_query(spark: SparkSession, tmp_path
     possible = {name for name, one in found.items() if "right" in one.values()}
     whole = {"join with groups", "groups of an outer join", "joined by an outer join"}
     assert queries.keys() - possible == whole, found
+
+
+def test_a_table_with_other_partitions_has_other_columns(spark: SparkSession, tmp_path: Path) -> None:
+    table = f"delta.`{tmp_path}`"
+    for name in ("k", "q"):
+        spark.sql(f"CREATE OR REPLACE TABLE {table} USING delta PARTITIONED BY ({name}) AS SELECT 1 k, 2 q")
+    assert columns_at(spark, locate(tmp_path), 0) != columns_at(spark, locate(tmp_path), 1)
 
 
 def test_a_query_that_cannot_follow_changes_says_why(spark: SparkSession, tmp_path: Path) -> None:

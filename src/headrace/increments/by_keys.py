@@ -11,7 +11,14 @@ from headrace.increments.changes import rows_at
 from headrace.increments.costs import Costs, rejected
 from headrace.increments.increment import Increment, matching
 from headrace.increments.leaves import Leaves, Side
-from headrace.increments.query import Operator, ViewQuery, column, scanned_bytes, with_children
+from headrace.increments.query import (
+    Operator,
+    ViewQuery,
+    column,
+    scanned_bytes,
+    tolerant_column,
+    with_children,
+)
 from headrace.increments.shape import (
     Key,
     affected_part,
@@ -23,7 +30,7 @@ from headrace.increments.shape import (
 )
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
-from headrace.runtime.lazy_pyspark import DataFrame, F
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sinks.delta.data_files import FILE, ROW, position_columns
 from headrace.storage.location import Location
 
@@ -85,7 +92,7 @@ def _affected(leaves: Leaves, keys: Sequence[Key]) -> DataFrame:
     query, found = leaves.query, []
     for leaf in leaves.changed:
         part, at = affected_part(query, leaf, [one.attribute for one in keys])
-        columns = [column(query.session, one).alias(_name(number)) for number, one in enumerate(at)]
+        columns = [tolerant_column(query.session, one).alias(_name(number)) for number, one in enumerate(at)]
         states: list[Callable[[Operator], Any]] = [leaves.now]
         if len(leaves.changed) > 1:
             # A row that both tables have lost was in the result only before.
@@ -130,24 +137,34 @@ def _restricted(
     leaves: Leaves, leaf: Operator, keys: Sequence[Key], wanted: DataFrame, values: pa.Table
 ) -> Any:
     """The rows of a leaf that can belong to wanted keys, as a plan."""
-    import pyarrow.compute as pc
-
     known = [(number, one.at[leaf]) for number, one in enumerate(keys) if leaf in one.at]
     if not known:
         return leaves.now(leaf)
     session = leaves.query.session
     frame = leaves.query.frame(leaves.now(leaf))
-    pairs = [(column(session, expression), _name(number)) for number, expression in known]
+    pairs = [(tolerant_column(session, expression), _name(number)) for number, expression in known]
     for one, name in pairs:
         if not _is_plain(values[name].type) or not len(found := values[name].drop_null().unique()):
             continue
-        ends = pc.min_max(found).as_py()
-        if getattr(ends["min"], "year", _FIRST_YEAR) < _FIRST_YEAR:
+        if (inside := inside_of(one, found)) is None:
             continue
-        is_few = len(found) <= _PRUNING_KEYS
-        inside = one.isin(found.to_pylist()) if is_few else one.between(ends["min"], ends["max"])
         frame = frame.where(inside | one.isNull() if values[name].null_count else inside)
     return matching(frame, pairs, wanted)._jdf.queryExecution().analyzed()
+
+
+def inside_of(one: Column, values: pa.Array) -> Column | None:
+    """A condition that leaves out files without the values; ``None`` if Python has no such dates."""
+    import pyarrow.compute as pc
+
+    try:
+        ends = pc.min_max(values).as_py()
+    except (ValueError, OverflowError):
+        return None
+    if getattr(ends["min"], "year", _FIRST_YEAR) < _FIRST_YEAR:
+        return None
+    if len(values) <= _PRUNING_KEYS:
+        return one.isin(values.to_pylist())
+    return one.between(ends["min"], ends["max"])
 
 
 def _is_plain(kind: pa.DataType) -> bool:

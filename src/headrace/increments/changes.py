@@ -121,9 +121,10 @@ def rows_at(session: SparkSession, table: Location, version: int) -> DataFrame:
 
 
 def columns_at(session: SparkSession, table: Location, version: int) -> str:
-    """The schema of a version, with the names of its files' columns."""
+    """The schema of a version, with the names of its files' columns, and those that only its folders have."""
     with active_session(session):
-        return str(snapshot_at(session, table, version).metadata().schemaString())
+        metadata = snapshot_at(session, table, version).metadata()
+        return f"{metadata.schemaString()} {metadata.partitionColumns().mkString(', ')}"
 
 
 def bytes_of(session: SparkSession, table: Location, version: int) -> int:

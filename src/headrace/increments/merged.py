@@ -97,7 +97,7 @@ def _columns(query: ViewQuery, aggregate: Operator) -> tuple[list[str], list[Agg
     for name, origin in _origins(query, aggregate):
         is_plain = kind_of(origin) == "AttributeReference"
         if references(origin) <= grouping:
-            if is_plain and is_inexact(origin.dataType()):
+            if is_inexact(origin.dataType()):
                 raise _not_mergeable(f"the column {name} has floats or maps, which cannot identify a group")
             if is_plain:
                 keys.setdefault(id_of(origin), name)

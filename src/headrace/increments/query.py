@@ -144,10 +144,8 @@ def as_attributes(session: SparkSession, attributes: Sequence[Any], rows: DataFr
     """A plan of rows whose columns are the attributes, by name."""
     jvm: Any = session._jvm
     plan = rows._jdf.queryExecution().analyzed()
-    own = {str(one.name()).casefold(): one for one in items(plan.output())}
-    aliases = [
-        alias(session, own[str(one.name()).casefold()], str(one.name()), one.exprId()) for one in attributes
-    ]
+    own = {str(one.name()): one for one in items(plan.output())}
+    aliases = [alias(session, own[str(one.name())], str(one.name()), one.exprId()) for one in attributes]
     return getattr(jvm, f"{_LOGICAL}.Project")(jvm.PythonUtils.toSeq(aliases), plan)
 
 
@@ -172,6 +170,15 @@ def column(session: SparkSession, expression: Any) -> Column:
 
     jvm: Any = session._jvm
     return Column(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def tolerant_column(session: SparkSession, expression: Any) -> Column:
+    """An expression as a column that is NULL where the expression fails, as on rows that the query leaves
+    out before."""
+    if kind_of(expression) in ("AttributeReference", "Literal"):
+        return column(session, expression)
+    jvm: Any = session._jvm
+    return column(session, getattr(jvm, f"{_EXPRESSIONS}.TryEval")(expression))
 
 
 def kind_of(java: Any) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from headrace.increments.by_keys import inside_of
 from headrace.increments.costs import Costs, check_large, faded
 from headrace.increments.increment import NotIncrementalError
 
@@ -54,7 +57,7 @@ def test_a_view_that_is_computed_in_two_seconds_is_computed_as_a_whole(
     ],
 )
 def test_aggregates_are_merged_if_the_change_is_small(change: dict[str, object], reason: str | None) -> None:
-    costs = replace(COSTS, **change)  # type: ignore[arg-type]
+    costs = replace(COSTS, **change)
     if reason is None:
         costs.check("merge")
         return
@@ -94,3 +97,8 @@ def test_a_slow_strategy_is_tried_again_some_day() -> None:
     for _ in range(10):
         seconds = {**faded(seconds, "full"), "full": 5.0}
     assert seconds["merge"] < 5.0
+
+
+def test_files_are_not_left_out_by_dates_that_python_does_not_have() -> None:
+    column: Any = None
+    assert inside_of(column, pa.array([5_000_000], type=pa.date32())) is None
