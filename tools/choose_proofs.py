@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PARTS = 32
+PARTS = 34
 DAYS = 7
 BUDGET_S = 420.0
 """Of one check, in summed seconds of tests. With the proofs of the guarantees, which each check runs beside
@@ -42,7 +42,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "cli": ("command_line", "demo", "docs", "mistakes"),
     "contracts": ("bad_records", "dataset_checks", "drift", "quarantine"),
     "declare": ("dialects", "examples", "names_in_use", "other_platforms"),
-    "increments": ("view_increments", "view_refreshes"),
+    "increments": ("view_increments", "view_kills", "view_refreshes", "view_rounds", "view_types"),
     "maintain": ("care_beside_flows", "care_properties", "folding", "table_care"),
     "observe": ("event_log",),
     "plan": ("noop_check", "changed_columns", "readers", "state_changes"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pyarrow.parquet as pq
@@ -103,7 +103,7 @@ def _strategy(shop: Shop, view: str) -> str:
     return str(metadata.get("increment", {"strategy": "full"})["strategy"])
 
 
-def _check(shop: Shop, spark: SparkSession) -> None:
+def check_views(shop: Shop, spark: SparkSession) -> None:
     """Each view has the rows of its query, computed from the table that it reads."""
     silver = f"delta.`{shop.table('silver')}`"
     for name, text in CHECKED.items():
@@ -120,7 +120,7 @@ def test_views_are_refreshed_by_what_has_changed(
     shop.write(BRONZE, SILVER, VIEWS)
     shop.produce(40)
     shop.run_well()
-    _check(shop, spark)
+    check_views(shop, spark)
     shop.produce(25)
     views = {one.dataset.name: one.outcome for one in shop.run_well().views}
     names = ("sums", "large", "ranked", "names", "newest", "usual")
@@ -133,7 +133,7 @@ def test_views_are_refreshed_by_what_has_changed(
         "newest": "full",
         "usual": "full",
     }
-    _check(shop, spark)
+    check_views(shop, spark)
     shop.check()
     assert cli(["events", "--project", str(shop.root), "--json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -162,12 +162,58 @@ def test_views_are_refreshed_by_what_has_changed(
     spark.sql(f"DELETE FROM delta.`{shop.table('silver')}` WHERE id % 3 = 0")
     shop.run_well("sums", "large", "ranked", "names", "newest", "usual")
     assert _strategy(shop, "sums") == "merge"
-    _check(shop, spark)
+    check_views(shop, spark)
     # A view that another writer has changed is computed anew.
     spark.sql(f"DELETE FROM delta.`{shop.table('sums')}` WHERE true")
     shop.run_well("sums")
     assert _strategy(shop, "sums") == "full"
-    _check(shop, spark)
+    check_views(shop, spark)
+
+
+@pytest.mark.thorough
+def test_views_are_compared_with_their_queries(
+    shop: Shop, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.write(BRONZE, SILVER, VIEWS)
+    for count in (40, 25):
+        shop.produce(count)
+        shop.run_well()
+
+    def verify(*arguments: str) -> tuple[int, dict[str, Any]]:
+        code = cli(["verify", *arguments, "--recompute", "--project", str(shop.root), "--json"])
+        found = json.loads(capsys.readouterr().out)["datasets"]
+        return code, {one["dataset"].partition(".")[2]: one["query"] for one in found}
+
+    code, whole = verify()
+    assert (code, {whole[name]["verdict"] for name in ("sums", "large", "ranked", "names")}) == (
+        0,
+        {"proven"},
+    )
+    assert whole["silver"] is None
+    _, some = verify("ranked", "--sample", "0.5")
+    _, again = verify("ranked", "--sample", "0.5")
+    assert 0 < some["ranked"]["figures"]["rows"] < whole["ranked"]["figures"]["rows"]
+    assert some == again
+    # A row with a wrong value, and one that is missing.
+    large = f"delta.`{shop.table('large')}`"
+    ids = [row.id for row in spark.sql(f"SELECT id FROM {large} ORDER BY id").collect()]
+    spark.sql(f"UPDATE {large} SET name = 'nobody' WHERE id = {ids[0]}")
+    spark.sql(f"DELETE FROM {large} WHERE id = {ids[1]}")
+    code, found = verify("large")
+    (finding,) = found["large"]["findings"]
+    assert (code, finding["code"], finding["missing"], finding["extra"]) == (1, "VIEW_DIFFERS", 2, 1)
+    assert f"1 row is extra, such as id = {ids[0]}, name = nobody" in finding["text"]
+    # The version that the view was computed from is gone.
+    silver = shop.table("silver")
+    old = list(silver.glob("*.parquet"))
+    spark.sql(f"INSERT OVERWRITE delta.`{silver}` SELECT * FROM delta.`{silver}`")
+    for file in old:
+        file.unlink()
+    code, found = verify("ranked")
+    assert (code, found["ranked"]["verdict"]) == (3, "unjudged")
+    (reason,) = found["ranked"]["reasons"]
+    assert "can no longer be read" in reason
+    assert "headrace run ranked" in reason
 
 
 def test_a_strict_view_is_not_computed_as_a_whole(shop: Shop) -> None:
@@ -204,7 +250,7 @@ def test_a_view_is_refreshed_as_its_policy_and_the_state_of_its_tables_allow(
     def produce(count: int) -> dict[str, ViewRefreshed]:
         shop.produce(count)
         found = _refresh(shop)
-        _check(shop, spark)
+        check_views(shop, spark)
         # A flow follows the changes of a view, also those of a whole refresh.
         assert _rows(spark, shop, "copied") == _rows(spark, shop, "sums")
         assert found["usual"].strategy == "full" and found["usual"].code is None
@@ -255,4 +301,4 @@ def test_a_view_is_refreshed_as_its_policy_and_the_state_of_its_tables_allow(
     spark.sql(f"RESTORE TABLE {silver} TO VERSION AS OF {version + 2}")
     restored = _refresh(shop, "sums", "everybody", "usual")
     assert (restored["sums"].code, restored["sums"].strategy) == ("CHANGE_SET_MISSING", "full")
-    _check(shop, spark)
+    check_views(shop, spark)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.project.resetting import ResetPlan, Resetter
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
+    from headrace.verify.report import Proof
 
 
 class Pipeline(StoredPipeline):
@@ -175,6 +176,27 @@ class Pipeline(StoredPipeline):
                     columns=columns,
                     log_file=self._engine.opened().log_file,
                 )
+
+    def recompute(self, proof: Proof, *, sample: float | None = None) -> Proof:
+        """Compare each view of a proof with its query over the versions that it was computed from.
+
+        Args:
+            proof: What `verify` returns.
+            sample: The share of the rows to compare (less than 1), or about how many; all by default.
+
+        Returns:
+            The proof with the grade `query` of each view; a row that is missing or extra is a finding.
+
+        Example:
+            >>> assert pipeline.recompute(pipeline.verify(["revenue"])).proven  # doctest: +SKIP
+        """
+        from headrace.project.recomputing import recompute_views
+
+        with self._redacted():
+            _, plan = self._engine.reach()
+            return recompute_views(
+                self._engine.session(), plan, proof, sample, self._engine.opened().log_file
+            )
 
     def run(
         self,

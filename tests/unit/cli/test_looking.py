@@ -79,6 +79,21 @@ class TestVerify:
         assert "read it again: headrace full-refresh bronze" in called.out
         assert called.out.splitlines()[-1] == "Not proven: 1 finding."
 
+    @pytest.mark.parametrize(
+        ("sample", "text"),
+        [
+            ("0.5", "a share of the rows needs --recompute"),
+            ("1.5", "1.5 is neither a number of rows (1000) nor a share of them (0.01)"),
+            ("0", "0 is neither a number of rows"),
+            ("some", "some is neither a number of rows"),
+        ],
+    )
+    def test_a_sample_that_cannot_be_taken_is_refused(
+        self, flow: HandFlow, headrace: Call, sample: str, text: str
+    ) -> None:
+        called = headrace("verify", "--sample", sample)
+        assert (called.exit_code, text in called.err) == (2, True), called.err
+
     def test_json(self, flow: HandFlow, headrace: Call) -> None:
         flow.append({0: (0, 10)}, rows([*range(10), 3]))
         called = headrace("verify", "bronze", "--json")

@@ -28,6 +28,7 @@ THIS_MACHINE = {
     "project/inferring.py": "the pipeline's files",
     "project/preview.py": "logs",
     "project/producing.py": "files that are produced",
+    "project/recomputing.py": "logs",
     "project/working_copy.py": "a copy of files of a storage",
     "sources/files/reader.py": "files that are read",
     "project/quarantine.py": "files that are exported",

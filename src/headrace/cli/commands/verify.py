@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 
 import click
 
-from headrace.cli.options import POSITIVE, complete_dataset, option, refuse, require_moment
+from headrace.cli.options import complete_dataset, option, refuse, require_moment
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 
@@ -20,11 +21,22 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
     return require_moment(text, "a version (61), a time (2026-11-20T08:14) or an age (2h)")
 
 
+def parse_sample(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """A number of rows, or a share of them."""
+    if text is None or (text.isdecimal() and int(text) > 0):
+        return None if text is None else int(text)
+    with suppress(ValueError):
+        if 0 < float(text) < 1:
+            return float(text)
+    raise click.BadParameter(f"{text} is neither a number of rows (1000) nor a share of them (0.01).")
+
+
 @verb(
     examples=(
         "headrace verify",
         "headrace verify orders --since 2026-11-20 --require records",
         "headrace verify customers --sample 1000",
+        "headrace verify --recompute --sample 0.01",
     )
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
@@ -39,29 +51,44 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
     click.Choice(["ranges", "counts", "records"]),
 )
 @option(
-    "--sample N",
-    "In tables with changes by key, compare N rows with the newest records of their keys in Kafka.",
-    POSITIVE,
+    "--sample N|SHARE",
+    "In tables with changes by key, compare N rows with the newest records of their keys in Kafka. With "
+    "--recompute, compare about N rows of each view, or a share of them (0.01).",
+    parse_sample,
+)
+@option(
+    "--recompute",
+    "Compare the rows of each view with its query over the versions that it was computed from; starts Spark.",
+    is_flag=True,
 )
 def verify(
     invocation: Invocation,
     datasets: tuple[str, ...],
     since: int | datetime | None,
     require: str | None,
-    sample: int | None,
+    sample: float | None,
+    recompute: bool,
 ) -> Result:
     """Verify that every record was processed exactly once.
 
-    Reads the tables' logs and files, the ledger, the checkpoints and the broker; starts no Spark. Checks
+    Reads the tables' logs and files, the ledger, the checkpoints and the broker; starts no Spark, except to
+    compare views with their queries (--recompute). Checks
     three grades for each flow: each batch starts where the one before it ended (ranges), the rows that left
     the query are in the table's files (counts), and the records read from Kafka are the rows of the table
     (records). The exit code is 0 if no check fails, 1 if a check fails, and 3 if the grade of --require
     cannot be judged.
     """
     needs_name = isinstance(since, int) and len(datasets) != 1
-    refuse((needs_name, "a version needs the name of its table; or give a time"))
+    is_share = sample is not None and sample < 1
+    refuse(
+        (needs_name, "a version needs the name of its table; or give a time"),
+        (is_share and not recompute, "a share of the rows needs --recompute; or give a number of rows"),
+    )
     with invocation.pipeline() as pipeline, invocation.output.progress("Verifying"):
-        proof = pipeline.verify(datasets, since=since, require=require, sample=sample)
+        keys = int(sample) if sample is not None and not recompute else None
+        proof = pipeline.verify(datasets, since=since, require=require, sample=keys)
+        if recompute:
+            proof = pipeline.recompute(proof, sample=sample)
     from headrace.verify.report import proof_lines
 
     lines = proof_lines(proof, pipeline.settings.database)
