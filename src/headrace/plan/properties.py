@@ -87,8 +87,12 @@ def table_properties(
         properties[SCD_TYPE] = "1" if changes.history is None else "2"
         if replayable:
             properties[REPLAYABLE] = "true"
-    if isinstance(dataset, MaterializedView) and dataset.refresh_policy.startswith("incremental"):
-        properties |= KEYED_TABLE_DEFAULTS
+    if isinstance(dataset, MaterializedView):
+        if dataset.refresh_policy.startswith("incremental"):
+            properties |= KEYED_TABLE_DEFAULTS
+        elif not set(cannot_read(*_VECTORS[:2])).isdisjoint(settings.readers):
+            # Otherwise, a refresh gives a large view deletion vectors.
+            properties[_VECTORS[0]] = "false"
     if groups is not None:
         properties |= KEYED_TABLE_DEFAULTS
         properties[KEYS] = json.dumps(groups.keys)
