@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.declare.spec import load_project
+from object_server import open_buckets
 
 ROOT = Path(__file__).parents[3]
 PARTS = [
@@ -21,6 +22,7 @@ PARTS = [
 
 @pytest.mark.parametrize("text", PARTS)
 def test_a_part_of_a_spec_is_accepted(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_buckets(monkeypatch)  # specs of other tests have settings for the same buckets
     for name in re.findall(r"\$\{(\w+)", text):
         monkeypatch.setenv(name, "a value")
     head = "" if text.startswith("name:") else "name: shop\n"
