@@ -11,7 +11,6 @@ from pathlib import Path
 from headrace.contracts.expectations import accepted, with_declared_columns
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
-from headrace.errors import first_line
 from headrace.increments.changes import rows_at
 from headrace.increments.query import read_query
 from headrace.increments.shape import find_keys, is_inexact
@@ -122,7 +121,9 @@ def _compare(
                 raise
             except Exception as error:
                 if _GONE.search(str(error)):
-                    text = f"{read} can no longer be read ({first_line(error)[:120]}): compute the view from "
+                    text = (
+                        f"{read} can no longer be read: its files or commits are gone; compute the view from "
+                    )
                     text += f"the newest versions: headrace run {proof.dataset.short}"
                     raise _NotComparableError(text) from error
                 failures = Failures(settings=plan.project, log_file=log_file)

@@ -130,7 +130,7 @@ class ViewIncrements:
                 rejected(f"{count:,} of its {begun.row_count:,} rows are affected")
 
         stamp = replace(full.stamp, seconds=faded(seconds, strategy))
-        reach("before-commit", self.view.name.short, 0)
+        reach("before-commit", self.view.name.name, 0)
         try:
             facts: dict[str, Any] = {"strategy": strategy, **change, "from": leaves.start}
             facts |= {} if increment.groups is None else {"groups": increment.groups}

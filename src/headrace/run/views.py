@@ -173,7 +173,7 @@ class ViewRunner:
         with self.context.maintenance.turn(self.context.settings.storage.table(view.name)):
             attempt = self.increments.attempt(session, df, stamp)
             committed = attempt.committed or self._replace(writer, attempt)
-        reach("after-commit", view.name.short, 0)
+        reach("after-commit", view.name.name, 0)
         self._register()
         # A compaction during the next refresh would make the refresh fail.
         self.context.maintenance.offer(
