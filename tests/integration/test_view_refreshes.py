@@ -50,7 +50,7 @@ def names():
 def newest():
     return spark.sql("SELECT id, name FROM silver ORDER BY offset DESC LIMIT 3")
 
-@hr.materialized_view
+@hr.materialized_view(refresh_policy="auto")
 def usual():
     return spark.read.table("silver").groupBy("name").count()
 """
@@ -62,7 +62,7 @@ def strict():
 
 
 AUTO = """
-@hr.materialized_view
+@hr.materialized_view(refresh_policy="auto")
 def sums():
     sales = spark.read.table("silver").groupBy("name")
     return sales.agg(F.sum("sales").alias("sales"), F.count("sales").alias("sold"), F.count("*").alias("n"))

@@ -90,7 +90,9 @@ def table_properties(
     if isinstance(dataset, MaterializedView):
         if dataset.refresh_policy.startswith("incremental"):
             properties |= KEYED_TABLE_DEFAULTS
-        elif not set(cannot_read(*_VECTORS[:2])).isdisjoint(settings.readers):
+        elif dataset.refresh_policy == "auto" and not set(cannot_read(*_VECTORS[:2])).isdisjoint(
+            settings.readers
+        ):
             # Otherwise, a refresh gives a large view deletion vectors.
             properties[_VECTORS[0]] = "false"
     if groups is not None:

@@ -34,7 +34,7 @@ class Refreshing:
 
     def text(self, view: MaterializedView) -> str:
         if view.refresh_policy == "full":
-            return "refreshed as a whole, by its policy"
+            return ""  # it is computed as a whole
         if not self.strategies:
             return f"refreshed as a whole: {self.reason} ({self.code})"
         *others, last = self.strategies
