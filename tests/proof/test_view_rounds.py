@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.thorough
 
-ROUNDS = 30
+ROUNDS = int(os.environ.get("HEADRACE_ROUNDS", "30"))
 SEED = int(os.environ.get("HEADRACE_SEED", "0"))
 
 
