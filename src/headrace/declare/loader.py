@@ -119,7 +119,7 @@ class _PipelineFolder(str):
 
 
 class _PipelineFinder(MetaPathFinder):
-    """Finds modules in a pipeline's folders, also those that a query imports when it is called."""
+    """Finds the modules in the folders of a pipeline. A query can import one while it runs."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders

@@ -72,10 +72,10 @@ class TableChange:
         return whole + sum(abs(_deleted(after) - _deleted(before)) for before, after in self.kept)
 
     def check_files(self) -> None:
-        """Check that nobody has deleted files of the older version.
+        """Check that the files of the older version still exist.
 
         Raises:
-            NotIncrementalError: Somebody has.
+            NotIncrementalError: One of them does not.
         """
         names = sorted(self.replaced)
         held = self.table.files.gather(lambda name: (self.table / name).exists(), names)
@@ -120,11 +120,12 @@ def rows_at(session: SparkSession, table: Location, version: int) -> DataFrame:
         return session.read.format("delta").option("versionAsOf", version).load(str(table))
 
 
-def columns_at(session: SparkSession, table: Location, version: int) -> str:
-    """The schema of a version, with the names of its files' columns, and those that only its folders have."""
+def columns_differ(session: SparkSession, table: Location, before: int, now: int) -> bool:
+    """Whether two versions have other columns, other names for them in their files, or other partitions."""
     with active_session(session):
-        metadata = snapshot_at(session, table, version).metadata()
-        return f"{metadata.schemaString()} {metadata.partitionColumns().mkString(', ')}"
+        held = [snapshot_at(session, table, version).metadata() for version in (before, now)]
+        one, other = ((each.schemaString(), each.partitionColumns().mkString(",")) for each in held)
+        return one != other
 
 
 def bytes_of(session: SparkSession, table: Location, version: int) -> int:
@@ -174,8 +175,8 @@ def find_change(table: Location, first: int, last: int) -> TableChange:
 
 @dataclass
 class _Range:
-    """What the commits of a range do: the files that change rows; the names of files that they make, of those
-    that they replace (`gone`), and of those that they make and replace (`moved`)."""
+    """What the commits of a range do. `files`: the data files whose rows count. Names of files: `made` are
+    new; `gone` are older ones that are replaced; `moved` are new ones that are replaced."""
 
     table: Location
     files: dict[str, _File] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The rows that a refresh removes from a view, and those that it adds, instead of replacing all of them."""
+"""A refresh that removes some rows of a view and adds others, and why there may be none."""
 
 from __future__ import annotations
 

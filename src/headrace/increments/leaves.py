@@ -1,4 +1,4 @@
-"""The rows of a query's tables as a refresh sees them: now, at the last refresh, and those that changed."""
+"""The rows of the tables of a query: at this refresh, at the last one, and those that have changed since."""
 
 from __future__ import annotations
 

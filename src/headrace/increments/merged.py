@@ -1,4 +1,4 @@
-"""The strategy ``merge``: the aggregates of changed rows are combined with those that the view has."""
+"""The strategy ``merge``: combines the aggregates of changed rows with those of the view."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ class Operator:
     java: Any
     kind: str
     children: tuple[Operator, ...]
-    number: int  # its place in the plan, parents first
 
     def walk(self) -> Iterator[Operator]:
         yield self
@@ -109,16 +108,14 @@ def read_plan(session: SparkSession, plan: Any, folder_of: Callable[[Any], str |
         (optimizer, "RewritePredicateSubquery"),
     ):
         plan = getattr(getattr(owner, f"{name}$"), "MODULE$").apply(plan)
-    root = _read(optimizer.InlineCTE(True, False).apply(plan), iter(range(1_000_000)))
+    root = _read(optimizer.InlineCTE(True, False).apply(plan))
     found = {one: folder_of(one.java) for one in root.walk() if one.kind == "LogicalRelation"}
     tables = {one: folder for one, folder in found.items() if folder is not None}
     return ViewQuery(session, root, tables)
 
 
-def _read(java: Any, numbers: Iterator[int]) -> Operator:
-    number = next(numbers)
-    children = tuple(_read(child, numbers) for child in items(java.children()))
-    return Operator(java, kind_of(java), children, number)
+def _read(java: Any) -> Operator:
+    return Operator(java, kind_of(java), tuple(map(_read, items(java.children()))))
 
 
 def file_index(session: SparkSession, relation: Any) -> Any | None:
@@ -163,16 +160,11 @@ def as_attributes(session: SparkSession, attributes: Sequence[Any], rows: DataFr
     jvm: Any = session._jvm
     plan = rows._jdf.queryExecution().analyzed()
     own = {str(one.name()): one for one in items(plan.output())}
-    aliases = [alias(session, own[str(one.name())], str(one.name()), one.exprId()) for one in attributes]
-    return getattr(jvm, f"{_LOGICAL}.Project")(jvm.PythonUtils.toSeq(aliases), plan)
-
-
-def alias(session: SparkSession, expression: Any, name: str, id: Any = None) -> Any:
-    jvm: Any = session._jvm
     none, empty = jvm.scala.Option.empty(), jvm.PythonUtils.toSeq([])
-    if id is None:
-        id = getattr(jvm, f"{_EXPRESSIONS}.NamedExpression").newExprId()
-    return getattr(jvm, f"{_EXPRESSIONS}.Alias")(expression, name, id, empty, none, empty)
+    alias = getattr(jvm, f"{_EXPRESSIONS}.Alias")
+    names = [(str(one.name()), one.exprId()) for one in attributes]
+    aliases = [alias(own[name], name, id, empty, none, empty) for name, id in names]
+    return getattr(jvm, f"{_LOGICAL}.Project")(jvm.PythonUtils.toSeq(aliases), plan)
 
 
 def scanned_bytes(frame: DataFrame) -> int:

@@ -109,7 +109,7 @@ def find_keys(query: ViewQuery, changed: Sequence[Operator]) -> tuple[Key, ...]:
         if is_inexact(attribute.dataType()):
             continue
         at = dict(_pushed(query.session, query.root, attribute))
-        if all(_reaches(query, one, at, attribute) for one in changed):
+        if all(_reaches(query, one, attribute) for one in changed):
             found.append(Key(attribute, at))
     return tuple(found)
 
@@ -120,7 +120,7 @@ def is_inexact(kind: Any) -> bool:
     return any(one in text for one in ("float", "double", "map<", "variant", "collate", "interval"))
 
 
-def _reaches(query: ViewQuery, leaf: Operator, at: Mapping[Operator, Any], attribute: Any) -> bool:
+def _reaches(query: ViewQuery, leaf: Operator, attribute: Any) -> bool:
     """Whether the keys that a changed row of a leaf affects can be found."""
     try:
         affected_part(query, leaf, [attribute])

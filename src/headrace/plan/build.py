@@ -277,7 +277,9 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
         through=resolved.views,
         varies=varies,
         checked_views=_checked(resolved.views, resolver.declarations),
-        strategies=ViewStrategies(
+        strategies=None
+        if not isinstance(view, MaterializedView) or view.refresh_policy == "full"
+        else ViewStrategies(
             session=resolved.frame.sparkSession,
             plan=resolved.plan,
             has_expectations=bool(view.expectations),

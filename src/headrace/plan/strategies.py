@@ -33,8 +33,6 @@ class Refreshing:
         return Refreshing(code="STREAM_READS_VIEW", reason="a stream reads the view, and rows of it change")
 
     def text(self, view: MaterializedView) -> str:
-        if view.refresh_policy == "full":
-            return ""  # it is computed as a whole
         if not self.strategies:
             return f"refreshed as a whole: {self.reason} ({self.code})"
         *others, last = self.strategies

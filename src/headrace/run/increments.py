@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import RefreshNotIncrementalError
 from headrace.increments.by_keys import compute_again
-from headrace.increments.changes import TableChange, bytes_of, columns_at, find_change
+from headrace.increments.changes import TableChange, bytes_of, columns_differ, find_change
 from headrace.increments.costs import Costs, check_large, faded, rejected
 from headrace.increments.increment import Code, Increment, NotIncrementalError, Strategy
 from headrace.increments.leaves import InputTable, Leaves
@@ -42,12 +42,12 @@ _SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What an attempt at an increment has come to. `committed`: the increment; ``None`` if the whole view is
-    to be computed. `frame` and `stamp`: the query for that, and what it then sees. `reason`: why there is no
+    """The result of an attempt at an increment. `committed`: the increment; ``None`` if the whole view must
+    be computed. `frame` returns the query for that, and `stamp` says what it reads. `reason`: why there is no
     increment. `code`: the reason as the events of Databricks name it. `change`: as `ViewRefreshed` has it."""
 
     strategy: Strategy
-    frame: DataFrame
+    frame: Callable[[], DataFrame]
     stamp: RefreshStamp
     committed: Committed | None = None
     code: Code | None = None
@@ -70,10 +70,11 @@ class ViewIncrements:
         Raises:
             RefreshNotIncrementalError: The view may only be refreshed by increments, and there is none.
         """
-        seconds = refresh_seconds(newest_refresh(self._path))
-        full = Attempt(strategy="full", frame=frame, stamp=replace(stamp, seconds=faded(seconds, "full")))
         if self.view.refresh_policy == "full":
-            return full
+            return Attempt(strategy="full", frame=lambda: frame, stamp=stamp)
+        seconds = refresh_seconds(newest_refresh(self._path))
+        stamp = replace(stamp, seconds=faded(seconds, "full"))
+        full = Attempt(strategy="full", frame=lambda: frame, stamp=stamp)
         try:
             if self.view.refresh_policy == "auto":
                 check_large(seconds, lambda: self._input_bytes(session, stamp))
@@ -85,8 +86,8 @@ class ViewIncrements:
                 raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", "its rows depend on the time")
             now = self._tables(query, stamp)
             # From here on the whole view, too, is computed from exactly these versions.
-            exact = replace(full.stamp, exact=True, settings=_settings(session), query=query.digest)
-            full = replace(full, frame=Leaves(query, now).whole(), stamp=exact)
+            exact = replace(stamp, exact=True, settings=_settings(session), query=query.digest)
+            full = replace(full, frame=Leaves(query, now).whole, stamp=exact)
             if self.maintenance.awaits_rewrite(self._path):
                 raise NotIncrementalError("ROWS_ERASED", "rows were erased, so no file of it may keep them")
             begun = ViewIncrement(session, self._path)
@@ -256,11 +257,7 @@ def _with_changes(
             # What one leaf alone has gained and lost is found without the older version of its table.
             if (change.alters or len(query.tables) > 1) and before not in readable_versions(one.path):
                 raise NotIncrementalError("CHANGE_SET_MISSING", f"the log of {one.name} was cleaned")
-            if change.alters and _columns_differ(query.session, one.path, before, one.now):
+            if change.alters and columns_differ(query.session, one.path, before, one.now):
                 raise NotIncrementalError("DATA_SCHEMA_CHANGED", f"{one.name} has other columns")
         found[folder] = replace(one, before=before, change=changes[one.path])
     return found
-
-
-def _columns_differ(session: SparkSession, table: Location, before: int, now: int) -> bool:
-    return columns_at(session, table, before) != columns_at(session, table, now)

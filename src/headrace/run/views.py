@@ -201,7 +201,7 @@ class ViewRunner:
     def _replace(self, writer: Replacer, attempt: Attempt) -> Committed:
         """Compute the whole view."""
         writer.stamp = attempt.stamp
-        with writer, self.split.begin(attempt.frame, attempt.stamp) as rows:
+        with writer, self.split.begin(attempt.frame(), attempt.stamp) as rows:
             writer.write(rows)
             rows.settle()
             return writer.commit()

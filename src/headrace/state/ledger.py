@@ -243,9 +243,9 @@ def record_view(folder: Location, pipeline: str, view: TableName, table_id: str)
 def view_ledgers(storage: Storage) -> Iterator[TableName]:
     """The views of a storage, by what `record_view` has recorded."""
     folder = storage.root / "ledger"
-    for name in folder.list_folders():
-        if (folder / name / "view" / _VIEW).exists():
-            yield TableName.parse(name, "default")
+    names = folder.list_folders()
+    held = folder.files.gather(lambda name: (folder / name / "view" / _VIEW).exists(), names)
+    return (TableName.parse(name, "default") for name, is_view in zip(names, held, strict=True) if is_view)
 
 
 def compact(entries: Iterable[Mapping[str, Any]], join_marks: JoinMarks) -> list[dict[str, Any]]:
