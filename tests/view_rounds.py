@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.increments.by_keys import compute_again
-from headrace.increments.changes import find_change
+from headrace.increments.changes import columns_differ, find_change
 from headrace.increments.increment import Increment, NotIncrementalError
 from headrace.increments.leaves import InputTable, Leaves
 from headrace.increments.merged import merge
 from headrace.increments.query import ViewQuery, read_query
 from headrace.increments.shape import check_query
-from headrace.run.increments import _columns_differ
 from headrace.sinks.delta.data_files import FILE, ROW, position_columns
 from headrace.sinks.delta.increment import ViewIncrement
 from headrace.sinks.target import RefreshStamp
@@ -352,7 +351,7 @@ class Shop:
         table = locate(folder)
         before, version = seen[table.name], now[table.name]
         change = find_change(table, before, version)
-        if change.alters and _columns_differ(self.spark, table, before, version):
+        if change.alters and columns_differ(self.spark, table, before, version):
             raise NotIncrementalError("DATA_SCHEMA_CHANGED", "other columns")
         change.check_files()
         return InputTable(name=table.name, path=table, before=before, now=version, change=change)

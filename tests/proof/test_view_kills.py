@@ -22,8 +22,6 @@ from waiting import until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.thorough
-
 KILLS: tuple[tuple[str, Point, Victim], ...] = (
     ("sums", "before-commit", "both"),
     ("ranked", "after-commit", "jvm"),
