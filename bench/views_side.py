@@ -1,5 +1,6 @@
 """The same views in Spark's own declarative pipelines, which compute each as a whole: a Connect server
-in a JVM of its own, and Spark's command line."""
+in a JVM of its own, and Spark's command line. The views are in Parquet: Spark's pipelines refresh no table of
+Delta Lake a second time (DELTA_CANNOT_CHANGE_PROVIDER)."""
 
 from __future__ import annotations
 
@@ -16,12 +17,11 @@ from pathlib import Path
 _SESSION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.sql.sources.default": "delta",
     "spark.sql.shuffle.partitions": str(len(os.sched_getaffinity(0))),
     "spark.ui.enabled": "false",
 }
 _VIEW = """
-@dp.materialized_view(name="{name}", format="delta")
+@dp.materialized_view(name="{name}", format="parquet")
 def query():
     return spark.sql("{query}")
 """
