@@ -16,8 +16,6 @@ _TRAITS = re.compile(r"\n\*exit code .*\*\n*\Z")
 
 @dataclass(frozen=True)
 class ErrorPage:
-    """The documentation of an error code."""
-
     code: str
     text: str
     exit_code: int

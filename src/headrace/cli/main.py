@@ -303,7 +303,6 @@ def _driver_lost(error: BaseException | None) -> HeadraceError | None:
 
 
 def _log_damaged(error: BaseException) -> HeadraceError | None:
-    """The error for a damaged log of a table that an exception names."""
     from headrace.storage.log_damage import find_damage_named
 
     with contextlib.suppress(OSError, HeadraceError):

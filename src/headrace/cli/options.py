@@ -66,7 +66,6 @@ def parse_moment(text: str) -> datetime | None:
 
 
 def require_moment(text: str, expected: str = "a time (2026-11-20T08:14) or an age (2h)") -> datetime:
-    """The value of an option as a time."""
     moment = parse_moment(text)
     if moment is None:
         raise click.BadParameter(f"{text!r} is not {expected}")

@@ -90,6 +90,5 @@ def split_columns(text: str | None) -> list[str]:
 
 
 def with_count(table: RowsTable, rows: Sequence[object], of: str = "", *, is_cut: bool) -> Group:
-    """A table of rows with their number below it."""
     more = "; use --limit to see more" if is_cut else ""
     return Group(table, Text(f"{counted(len(rows), 'row')}{of}{more}", style="dim"))

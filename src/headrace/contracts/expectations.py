@@ -265,7 +265,6 @@ class RowSplit:
 
     @property
     def dropped(self) -> DataFrame:
-        """The rows that are dropped, with the column ``reasons``."""
         return self._failing("drop")
 
     @property
@@ -376,7 +375,6 @@ def with_conditions(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 def is_unresolved(error: PySparkException) -> bool:
-    """Whether Spark has not found a column."""
     return (error.getCondition() or "").startswith("UNRESOLVED_COLUMN")
 
 

@@ -172,7 +172,6 @@ class RecordFiles:
 
 
 def find_files(folder: Path) -> RecordFiles:
-    """The files of a folder and of all folders below it, or one file."""
     found = sorted(_walk(folder)) if folder.is_dir() else [folder] if folder.is_file() else []
     known = [(path, form) for path in found if (form := _format(path)) is not None]
     forms = sorted({form for _, form in known})

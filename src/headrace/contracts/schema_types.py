@@ -188,7 +188,6 @@ FOLDER = "schemas"
 
 
 def load_schema_file(path: Path, shown: str) -> Type | None:
-    """The schema in a file; None if there is no file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         value: Any = json.loads(text)

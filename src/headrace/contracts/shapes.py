@@ -70,7 +70,6 @@ class Shape:
         return {kind: count for kind, count in found.items() if count}
 
     def add(self, value: Any, at: Coordinates, depth: int = 0) -> None:
-        """Add a value, as `decode_json` returns it."""
         # The order is that of frequency; this runs once for each value of each record.
         kind = type(value)
         if kind is str:

@@ -130,7 +130,6 @@ class _Files:
         return folder
 
     def _format(self, folder: FileFolder) -> str:
-        """The format that the name of the first file has."""
         if self.read.options.get(READ_FILES) != "read_files":
             raise self.arguments.invalid(
                 "cloudFiles.format", "is missing", 'write .option("cloudFiles.format", "json")'

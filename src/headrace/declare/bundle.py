@@ -50,7 +50,6 @@ class Bundle:
     variables: BundleVariables
 
     def settings(self, pipeline: BundlePipeline, folder: Path) -> BundleSettings:
-        """The settings of a pipeline, for a spec in a folder."""
         self.variables.unset.clear()
         values = self.variables.fill(pipeline.values)
         assert isinstance(values, Mapped)
@@ -96,7 +95,6 @@ class BundleSettings:
     packages: Mapping[str, SourceLocation] = field(default_factory=dict)
 
     def document(self, at: SourceLocation) -> Mapped:
-        """The settings as the document of a spec."""
         libraries: list[Value] = []
         for kind, pattern in self.libraries:
             include = _mapped({"include": pattern}, pattern.location) if kind == "glob" else pattern
@@ -124,7 +122,6 @@ def target_names(bundle: Path) -> tuple[str, ...]:
 
 
 def read_bundle(bundle: Path, folder: Path, target: str | None, pipeline: str | None) -> BundleSettings:
-    """The settings of a pipeline of a bundle, for a spec in a folder."""
     loaded = load_bundle(bundle, target)
     keys = [one.key for one in loaded.pipelines]
     shown = shown_path(bundle)

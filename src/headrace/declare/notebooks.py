@@ -45,7 +45,6 @@ class FileRun:
 
 
 def run_file(run: FileRun) -> None:
-    """Run the code of a Python file or a notebook."""
     try:
         if code_language(run.file) == "notebook":
             _run_ipynb(run)

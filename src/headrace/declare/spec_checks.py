@@ -294,7 +294,6 @@ def build_paths(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation
 def key_error(
     key: str, problem: str, location: SourceLocation | None, remedies: Iterable[str]
 ) -> SpecInvalidError:
-    """The error for the value of a key."""
     return SpecInvalidError(
         f"`{key}` {problem}", location=location, remedies=[*remedies], params={"key": key}
     )

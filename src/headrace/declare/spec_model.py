@@ -229,8 +229,6 @@ _IN_SECONDS = {name: f"{name}_s" for name in ("retention", "log_retention", "rea
 
 
 class TableCareSpec(_Part):
-    """How tables are maintained."""
-
     compact: Flag | None = None
     """whether small files are compacted; by default ``true``"""
 
@@ -281,8 +279,6 @@ class TableCareSpec(_Part):
 
 
 class MaintenanceSpec(TableCareSpec):
-    """How the tables are maintained."""
-
     tables: dict[str, TableCareSpec] = Field(default_factory=dict)
     """the same keys for individual tables, by the names of the tables"""
 
@@ -299,7 +295,6 @@ class KafkaSpec(BaseModel):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings of the client."""
         return dict(self.__pydantic_extra__ or {})
 
 

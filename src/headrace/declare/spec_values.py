@@ -266,8 +266,6 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Mapped:
-    """A mapping, with the locations of its keys."""
-
     items: Mapping[str, Value]
     keys: Mapping[str, SourceLocation] = field(default_factory=dict)
     location: SourceLocation = field(default_factory=lambda: SourceLocation("", 1))

@@ -31,8 +31,6 @@ _Find = Callable[[str, Sequence[str] | None], ModuleSpec | None]
 
 
 class Source(NamedTuple):
-    """A module as it was loaded."""
-
     text: bytes
     file: str
     is_package: bool

@@ -75,7 +75,6 @@ class FlowCheckpoint:
 
     @property
     def watermark_ms(self) -> int | None:
-        """The watermark of the next batch; ``None`` if there is none."""
         return watermark_ms(self.path)
 
     @property
@@ -146,7 +145,6 @@ def load_checkpoints(storage: Storage, chosen: Callable[[str], bool]) -> Iterato
 
 
 def watermark_ms(checkpoint: Location) -> int | None:
-    """The watermark of the next batch of a checkpoint; ``None`` if there is none."""
     found = load_metadata(checkpoint / "commits" / str(load_state(checkpoint).last_finished))
     return None if found is None else found.get("nextBatchWatermarkMs") or None
 
@@ -216,8 +214,6 @@ def _committed(table: Location, checkpoint: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplacedCheckpoint:
-    """A checkpoint that can be removed."""
-
     flow: str
     path: Location
     replaced: datetime

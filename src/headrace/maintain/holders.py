@@ -80,7 +80,6 @@ def add_pin(storage: Storage, pin: Pin) -> None:
 
 
 def remove_pins(storage: Storage, table: TableName, version: int | None) -> tuple[Pin, ...]:
-    """Remove the pins of a version, or all pins of a table; returns the removed pins."""
     removed = tuple(one for one in load_pins(storage, table) if version in (None, one.version))
     versions = {one.version for one in removed}
     if removed:
@@ -216,7 +215,6 @@ def _first_with_rows(table: Location, at: DeltaPosition) -> int:
 
 
 def _position(checkpoint: Location, batch: int, index: int) -> DeltaPosition | None:
-    """The position of a source behind a batch; ``None`` if the checkpoint does not have it."""
     is_there = batch >= 0 and offsets_path(checkpoint, batch).exists()
     held = load_offsets(checkpoint, batch) if is_there else ()
     text = held[index] if index < len(held) else None

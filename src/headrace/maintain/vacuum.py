@@ -37,8 +37,6 @@ class StoredFile:
 
 @dataclass(frozen=True, kw_only=True)
 class VacuumPlan:
-    """What a vacuum deletes."""
-
     kept_since: datetime  # files that were removed from the table before this time can be deleted
     readable_from: int = 0  # the oldest version that has all its files afterwards
     expired: tuple[StoredFile, ...] = ()

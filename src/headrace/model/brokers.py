@@ -80,7 +80,6 @@ class BrokerMap:
         return None
 
     def _pattern(self, address: str) -> str | None:
-        """The longest pattern that matches an address."""
         found = {
             key: max((len(one) for one in split_addresses(key) if _matches(address, one)), default=0)
             for key in self.targets

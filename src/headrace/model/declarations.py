@@ -112,7 +112,6 @@ class Drift:
         return self.columns.get(f"{path}{field_name(name)}") or (None if path else self.columns.get(name))
 
     def has(self, action: DriftAction) -> bool:
-        """Whether any field has an action."""
         return action == self.default or action in self.columns.values()
 
     @property
@@ -162,8 +161,6 @@ class RejectionLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class Sink:
-    """Where the rows of a sink go."""
-
     format: str  # a format of `sinks.target`; `function` for a function of the user
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     function: Callable[[Any, int], object] | None = None
@@ -171,8 +168,6 @@ class Sink:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredDataset:
-    """A dataset that is a Delta table."""
-
     name: TableName
     location: SourceLocation
     comment: str | None = None
@@ -332,7 +327,6 @@ class Declarations:
         return next(found, None)
 
     def groups_of(self, table: TableName) -> Groups | None:
-        """The groups that a table has, if its flow aggregates."""
         flows = (one for one in self.streaming_flows if one.target == table)
         return next((one.groups for one in flows if isinstance(one, AppendFlow) and one.groups), None)
 
@@ -341,7 +335,6 @@ class Declarations:
         return self.auto_cdc_of(table) is not None or (groups is not None and not groups.only_new)
 
     def with_flow(self, flow: StreamingFlow) -> Declarations:
-        """The declarations with a flow in place of the one with its name."""
         flows = (flow if one.name == flow.name else one for one in self.flows)
         return replace(self, flows=tuple(flows))
 

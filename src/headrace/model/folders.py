@@ -81,7 +81,6 @@ class FileFolder:
         return self.storage.exists(f"{self.path}/{_SINK_LOG}")
 
     def exists(self) -> bool:
-        """Whether the folder that must be there is there."""
         return self.storage.exists(self.base)
 
     def files(self) -> Iterator[FoundFile]:

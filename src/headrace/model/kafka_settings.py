@@ -34,8 +34,6 @@ def unshaded(options: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(eq=False)
 class SettingError(ValueError):
-    """A setting that a client could not be given."""
-
     key: str
     wrong: str
     remedies: Sequence[str]
@@ -121,7 +119,6 @@ class KafkaConnection:
         return {f"kafka.{key}": value for key, value in self._build(_build_java).items()}
 
     def for_librdkafka(self) -> dict[str, str]:
-        """Settings of ``confluent_kafka`` clients."""
         return self._build(_build_librdkafka)
 
     def _build(self, build: Callable[[Mapping[str, str]], dict[str, str]]) -> dict[str, str]:

@@ -36,8 +36,6 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class TablePolicy:
-    """How one table is maintained."""
-
     compact: bool = True
     auto: bool = True  # whether runs compact it; else only ``headrace maintain`` does
     small_files: int = 32  # the table is compacted if that makes at least so many files fewer
@@ -111,8 +109,6 @@ class TablePolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceSettings:
-    """The key ``maintenance`` of a spec."""
-
     # The values for all tables, by the names of `TablePolicy`.
     values: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[TableName, Mapping[str, Any]] = field(default_factory=dict)
@@ -191,7 +187,6 @@ def is_mostly_deleted(file: StoredRows, policy: TablePolicy) -> bool:
 
 
 def count_foldable(files: Iterable[StoredRows], policy: TablePolicy) -> FoldableFiles:
-    """Count the files of a table that a compaction would rewrite."""
     listed = list(files)
     below = policy.small_bytes(sum(one.size for one in listed))
     small = Counter(one.partition for one in listed if one.size < below)

@@ -19,8 +19,6 @@ _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 
 @dataclass(frozen=True)
 class MappedPath:
-    """A path that an entry of `paths` replaces."""
-
     path: str
     rule: str
 
@@ -52,7 +50,6 @@ class PathMap:
 
 
 def _below(path: str, prefix: str) -> str | None:
-    """The part of a path behind a prefix; ``None`` if the path is not below it."""
     bare = prefix.rstrip("/")
     if not path.startswith(bare):
         return None

@@ -25,8 +25,6 @@ class S3Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class S3Reach:
-    """How a bucket is reached at one moment."""
-
     bucket: str
     region: str
     endpoint: str | None  # the URL of the store without the bucket; ``None`` is AWS

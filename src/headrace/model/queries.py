@@ -67,8 +67,6 @@ class SqlCall:
 
 @dataclass(frozen=True, kw_only=True)
 class SqlQuery:
-    """A query in a statement of an SQL file."""
-
     statement: str
     begins: SourceLocation  # the location of the statement's first character
     location: SourceLocation

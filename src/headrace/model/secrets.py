@@ -36,7 +36,6 @@ _LONG_LINE = 16  # lines of a private key that are at least this long are redact
 
 
 def is_secret_key(name: str) -> bool:
-    """Whether a setting of this name holds a secret."""
     return bool(_SECRET.search(name)) and not _NOT_SECRET.search(name)
 
 

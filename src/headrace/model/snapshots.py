@@ -44,8 +44,6 @@ def parse_version(text: str, kind: str) -> Version:
 
 @dataclass(frozen=True)
 class StoredSnapshots:
-    """A table or a folder."""
-
     name: str
 
     @property

@@ -37,12 +37,10 @@ class StateMismatch:
     now: str
 
     def lines(self) -> tuple[str, ...]:
-        """One line for each fact."""
         return (f"the checkpoint has {self.was}", f"the query needs {self.now}")
 
 
 def find_mismatch(message: str) -> StateMismatch | None:
-    """The mismatch that a message of Spark reports; ``None`` for any other message."""
     found = _CONDITION.search(message)
     if found is None:
         return None

@@ -177,7 +177,6 @@ def html_table(
 
 
 def error_texts(errors: Iterable[HeadraceError]) -> list[str]:
-    """Each error with its remedies, as lines of text."""
     found = []
     for error in errors:
         found += [error.headline, *(f"help: {remedy}" for remedy in error.remedies)]

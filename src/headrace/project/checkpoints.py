@@ -45,7 +45,6 @@ class Checkpoints:
         self._settings = settings
 
     def show(self, flows: Sequence[str] = ()) -> tuple[FlowCheckpoint, ...]:
-        """The newest checkpoint of each flow."""
         found = tuple(load_checkpoints(self._settings.storage, lambda flow: not flows or flow in flows))
         known = {one.flow for one in found}
         for name in flows:

@@ -55,7 +55,6 @@ class Deployment:
 
     @property
     def name(self) -> str:
-        """A name that is valid on each platform."""
         return re.sub(r"[^a-z0-9]+", "-", self.settings.name.lower()).strip("-")[:50]
 
     @property
@@ -87,7 +86,6 @@ class Deployment:
 
 
 def build_files(platform: Platform, deployment: Deployment) -> Mapping[str, str]:
-    """The files by their names."""
     match platform:
         case "systemd":
             return _systemd(deployment)

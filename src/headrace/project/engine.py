@@ -366,7 +366,6 @@ def _without_entry(error: HeadraceError) -> list[str]:
 
 
 def _missing(error: HeadraceError) -> Iterator[OutsideName]:
-    """The name or the path that an error is about."""
     if error.location is None:
         return
     name = str(error.params.get("name", ""))

@@ -327,7 +327,6 @@ def _sources(name: TableName, plan: Plan) -> Iterator[str]:
 
 
 def _invalid(where: str, table: TableName, error: Exception) -> Exception:
-    """The error for a condition; another error as it is."""
     if type(error).__name__ not in ("AnalysisException", "ParseException"):
         return error
     text = first_line(error)

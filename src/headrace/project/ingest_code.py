@@ -35,8 +35,6 @@ def {function}():
 
 @dataclass(frozen=True, kw_only=True)
 class IngestedTopic:
-    """How a topic becomes a table."""
-
     topic: str
     table: str
     # Whether records are appended, are the newest row of their key, or are changes of Debezium.

@@ -87,7 +87,6 @@ class IngestFolder:
         self.root: Path = self._copy.root
 
     def load(self, table: str) -> IngestedTopic | None:
-        """How the table was ingested before; ``None`` if it never was."""
         try:
             kept = json.loads((self.root / f"{table.replace('.', '_')}.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -227,7 +226,6 @@ def table_name(topic: str, pattern: str) -> str:
 
 
 def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> IngestedTopic:
-    """The request, completed by how the topic was ingested before."""
     suffix = "_trial" if request.trial else ""
     wanted = IngestedTopic(
         topic=topic,
@@ -301,7 +299,6 @@ def _check_free(
 
 
 def _with_keys(ingested: IngestedTopic, sample: TopicSample) -> IngestedTopic:
-    """With the keys of the records, if none were given."""
     if ingested.mode == "append" or ingested.keys or not sample.records:
         return ingested
     problem = None

@@ -57,7 +57,6 @@ def logged_operation(
 
 @contextmanager
 def held_flows(flows: Iterable[PlannedFlow], context: UpdateContext) -> Iterator[dict[str, Lease]]:
-    """The leases of flows, by name."""
     storage = context.settings.storage
     check_guarantee(storage.root)
     with ExitStack() as held:

@@ -13,7 +13,6 @@ from headrace.plan.stages import Plan
 
 
 def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
-    """The stored datasets that a user names."""
     if isinstance(names, str):
         names = [names]
     stored = [d.name for d in plan.datasets if isinstance(d, StreamingTable | MaterializedView)]

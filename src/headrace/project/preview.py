@@ -193,7 +193,6 @@ def _rejected(found: Sequence[BadRecords]) -> Iterator[PreviewedBadRecords]:
 def _judged(
     rows: Sequence[tuple[Any, ...]], dataset: Dataset, columns: int
 ) -> tuple[tuple[tuple[Any, ...], ...], tuple[ExpectationCount, ...]]:
-    """The rows that the dataset's expectations accept, and the counts of each expectation."""
     rules = dataset.expectations
     kept = [
         row[:columns]

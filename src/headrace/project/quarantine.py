@@ -214,7 +214,6 @@ class Quarantine:
         return self.settings.table_name(dataset)
 
     def _find(self, dataset: str) -> RejectedRows | None:
-        """The rejected rows of a dataset; ``None`` if no row was ever rejected."""
         found = find_quarantine(self._name(dataset), self.settings.storage)
         if found is None:
             find_table(dataset, self.settings.storage, self.settings.database)
@@ -243,7 +242,6 @@ def record_text(row: Mapping[str, Any]) -> str | None:
 
 
 def _records(rows: pa.Table) -> Iterator[str]:
-    """The records, one on each line."""
     for row in rows.select(["source", "row"]).to_pylist():
         text, value = record_text(row), None if row["source"] is None else row["source"]["value"]
         # A text with replaced bytes is not the record.

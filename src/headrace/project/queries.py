@@ -64,7 +64,6 @@ class Queries:
         checkpoint: Location,
         treat: Treat | None = None,
     ) -> DataFrame:
-        """Evaluate a flow over given ranges."""
         with self._active(session, quarantines=True):
             return evaluate_ranges(
                 session,

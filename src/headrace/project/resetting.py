@@ -27,8 +27,6 @@ from headrace.state.facts import Open
 
 @dataclass(frozen=True, kw_only=True)
 class FlowReset:
-    """What a reset does to one flow."""
-
     flow: str
     dataset: TableName
     # Each source, with the position at which the new checkpoint continues; `None` reads it from its

@@ -173,12 +173,10 @@ class Looks:
                     raise
 
     def repeats(self, what: str) -> bool:
-        """Whether the last look has failed."""
         return what in self._failed
 
 
 def _storage_error(what: str, error: Exception) -> HeadraceError | None:
-    """The error of a look, if the storage is its reason."""
     if not isinstance(error, HeadraceError):
         return errors.StorageUnreadableError(
             f"the storage could not be read: {what}",

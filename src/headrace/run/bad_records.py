@@ -185,7 +185,6 @@ class ReaderCounts:
 
 
 def _read_counts(session: SparkSession, execution: Any, names: Iterable[str]) -> list[ReadCounts | None]:
-    """What Spark has counted while it executed a query, by the names of the counts."""
     jvm: Any = session._jvm
     observed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(execution.observedMetrics())
     rows = [observed.get(name) for name in names]
@@ -345,7 +344,6 @@ class _KeptRecords:
 
 
 def _sum(counts: Sequence[ReadCounts | None]) -> ReadCounts | None:
-    """The counts of all reads together; ``None`` if one is missing."""
     known = [one for one in counts if one is not None]
     if len(known) < len(counts):
         return None

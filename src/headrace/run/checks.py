@@ -100,7 +100,6 @@ class DatasetChecks:
             _LOG.warning("flow %s: the file %s was not written: %s", self.flow, self._file, error)
 
     def run(self, session: SparkSession) -> None:
-        """Run all checks, and report each."""
         failed: list[tuple[DatasetCheck, str]] = []
         for check in self.checks:
             like = TableName.parse(check.like, self.dataset.schema)

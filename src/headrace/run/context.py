@@ -83,7 +83,6 @@ class UpdateContext:
         return Failures(settings=self.settings, sources=sources, log_file=self.log_file)
 
     def checks(self, flow: Flow, checks: Sequence[DatasetCheck]) -> DatasetChecks:
-        """The checks of the dataset that a flow writes."""
         return DatasetChecks(
             dataset=flow.target,
             flow=flow.name,

@@ -280,7 +280,6 @@ def driver_lost(facts: Sequence[str] = ()) -> errors.DriverLostError:
 
 
 def _known(failed: FailedQuery, declared: Declared, reading: Reading | None) -> HeadraceError | None:
-    """The error for a known message of Spark."""
     text = failed.text
     if (mismatch := find_mismatch(text)) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
         return state_changed(declared, mismatch, (NOT_COMMITTED, *failed.logged))

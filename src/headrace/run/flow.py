@@ -68,7 +68,6 @@ class OpeningGate:
                 self.leave(flow)
 
     def leave(self, flow: str) -> None:
-        """Do not wait for this flow any more."""
         self._missing.discard(flow)
 
     def wait(self, stop: StopSignal) -> None:
@@ -169,7 +168,6 @@ class FlowRunner:
         return outcome
 
     def _run_query(self, lease: Lease, stop: StopSignal) -> Outcome:
-        """Run one query; see `run`."""
         flow, systems = self.planned.flow, self.opener.surveyor.systems
         with self._explained():
             with self.gate.opening(flow.name):

@@ -110,11 +110,9 @@ class UpdateFlows:
 
     @property
     def results(self) -> tuple[FlowResult, ...]:
-        """The results of the flows that have one, in the order of the plan."""
         return tuple(result for name in self.planned if (result := self.result(name)) is not None)
 
     def state(self, name: str) -> FeedState:
-        """The state of a flow, for the readers of its table."""
         result = self.result(name)
         if result is None:
             return self._runners[name].state if name in self._runners else "pending"
@@ -164,7 +162,6 @@ class UpdateFlows:
         return blocked
 
     def _acquire(self, name: str) -> Lease:
-        """The lease of a flow; takes it if it is not held."""
         flow, context = self.planned[name].flow, self._context
         if name not in self._leases:
             lease = context.settings.storage.lease(flow.target, flow.name)
@@ -255,8 +252,6 @@ _MOST_PLANS = 10
 
 @dataclass
 class SamePlans:
-    """Counts the plans of a flow that are the same as the one before."""
-
     _last: object = None
     _count: int = 0
 

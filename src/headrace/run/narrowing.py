@@ -46,7 +46,6 @@ def union(frames: Sequence[DataFrame], *, lacks_columns: bool = False) -> DataFr
 
 
 def ranges_of(parts: Sequence[Part], batch: Iterable[SourceRange]) -> list[SourceRange]:
-    """The ranges of a batch, reduced to some parts."""
     mine: dict[int, list[Part]] = {}
     for part in parts:
         mine.setdefault(part.source, []).append(part)
@@ -71,8 +70,6 @@ def find_first(
 
 @dataclass(frozen=True)
 class RaisingRecord:
-    """A record on which the query raises an error."""
-
     record: Part
     name: str  # the class of the Python exception, Spark's error condition, or the code of the error
     message: str
@@ -191,7 +188,6 @@ class RecordSearch:
         return parts
 
     def read(self, session: SparkSession, ranges: Sequence[SourceRange], raising: RaisingRecord) -> DataFrame:
-        """One record with all its parts, as its source gives it."""
         records: list[DataFrame] = []
 
         only = ranges_of([raising.record], self.as_records(ranges))
@@ -283,7 +279,6 @@ def _after(record: Part, parts: Sequence[Part]) -> list[Part]:
 
 
 def _without(records: Sequence[Part], parts: Sequence[Part]) -> list[Part]:
-    """The parts without some records, which are in their order."""
     kept: list[Part] = []
     rest = list(parts)
     for record in records:

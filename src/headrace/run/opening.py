@@ -93,7 +93,6 @@ def _check_destination(surveyor: FlowSurveyor) -> None:
 
 
 def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFacts, ...]) -> None:
-    """Check that each source exists, and has the position at which the flow would start."""
     facts = {one.source.index: one for one in sources}
     for source in surveyor.planned.sources:
         is_new = opening.positions is None or source.index not in opening.positions

@@ -92,7 +92,6 @@ class PreflightCheck:
                     assert_never(stage)
 
     def refused_tables(self) -> dict[TableName, HeadraceError]:
-        """The errors of tables that a run would not open."""
         refused: dict[TableName, HeadraceError] = {}
         for stage in self._opened.values():
             name, project = stage.table.name, self._plan.project

@@ -145,7 +145,6 @@ class FlowReplayer:
         return committed
 
     def settle_interrupted(self, session: SparkSession) -> None:
-        """Finish what replays of the flow have left that were interrupted."""
         for replay, flow in unsettled_replays(self._quarantine).items():
             if flow == self.planned.flow.name:
                 _LOG.info("flow %s: replay %s was interrupted", flow, replay)
@@ -189,7 +188,6 @@ class FlowReplayer:
 
 
 def _outcome_table(outcome: Outcome) -> pa.Table:
-    """What the quarantine records of an outcome."""
     import pyarrow as pa
 
     text = pa.string()

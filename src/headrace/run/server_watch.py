@@ -84,7 +84,6 @@ class ServerWatch:
 
 @contextmanager
 def watching_servers(plan: Plan, settings: ProjectSettings, update: str, emit: Emitter) -> Iterator[None]:
-    """Watch the servers of all sources of a plan, each once."""
     watched: dict[str, tuple[Server, list[Flow]]] = {}
     for planned in plan.flows:
         servers = (source.server(settings, ANSWER_S) for source in planned.sources)

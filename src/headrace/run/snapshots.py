@@ -76,7 +76,6 @@ class SnapshotFeed:
 
     @contextmanager
     def records(self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location) -> Iterator[DataFrame]:
-        """The change records of the snapshot of a batch."""
         session = batch.sparkSession
         (source,), (read,) = self.planned.sources, stamp.ranges
         (part,) = kind_of(read.kind).parts(read, source, session, checkpoint) or ()

@@ -350,7 +350,6 @@ def _failed(
 
 
 def shown_row(row: Row, coordinates: Coordinates | None) -> str:
-    """A row in one line, with its coordinates in front."""
     values = row.asDict(recursive=True)
     values.pop(REASONS, None)
     place = ""

@@ -69,7 +69,6 @@ class StopSignal:
 
     @property
     def aborted(self) -> bool:
-        """Whether the time for a stop is over."""
         return self.remaining_s <= 0
 
     @property

@@ -56,7 +56,6 @@ class FlowSurveyor:
 
     @property
     def checkpoints(self) -> Location:
-        """The flow's checkpoints, by generation."""
         return self.settings.storage.flow_checkpoints(self.planned.flow.target, self.planned.flow.name)
 
     @property
@@ -240,7 +239,6 @@ def _with_move(
 
 
 def table_lost(planned: PlannedFlow, fact: str) -> errors.TableLostError:
-    """The error for a missing table that the flow has written."""
     flow = planned.flow
     return errors.TableLostError(
         f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",

@@ -255,7 +255,6 @@ class Trial:
 
 
 def _bad_of(records: DataFrame, read: BadRecords) -> list[Rejected]:
-    """The records that a read has left out."""
     columns = [name for name in _IDENTIFYING if name in read.frame.columns]
     same = [F.col(f"held.{name}").eqNullSafe(F.col(f"bad.{name}")) for name in columns]
     joined = records.alias("held").join(read.frame.alias("bad"), same).orderBy("id").limit(_EXPLAINED)

@@ -37,7 +37,6 @@ _MEMORY_NEEDED = 3 << 30
 
 
 def find_cache(java: Java, jars: Sequence[Path]) -> Path | None:
-    """Returns the cache for this Java and these jars, or None if there is none."""
     if java.major < FIRST_JAVA or os.environ.get(VARIABLE) == "off":
         return None
     path = cache_path(java, jars)

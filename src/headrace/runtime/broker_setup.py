@@ -25,14 +25,11 @@ _HEAP = "256m"
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports of the broker on 127.0.0.1; its listeners have no other address."""
-
     client: int
     controller: int
 
     @classmethod
     def read(cls, properties: Path) -> Ports | None:
-        """Returns the ports of the last start, or None if there was none."""
         try:
             found = re.search(
                 r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+),CONTROLLER://127\.0\.0\.1:(\d+)",
@@ -108,7 +105,6 @@ def format_storage(properties: Path, log_file: Path) -> None:
 
 
 def java_variables() -> dict[str, str]:
-    """All variables of the broker."""
     return {**os.environ, **locale_variables()}
 
 

@@ -75,7 +75,6 @@ class Watch:
         self._last_use = time.monotonic()
 
     def run(self) -> None:
-        """Returns when the broker has ended."""
         while not await_end(self._process.pid, min(_LOOK_S, self._idle_s / 4)):
             record = BrokerRecord.load(self._folder)
             if not (record is not None and record.broker.pid == self._process.pid):

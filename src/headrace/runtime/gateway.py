@@ -231,7 +231,6 @@ def new_frame(session: SparkSession, data: Any, schema: StructType | None = None
 
 
 def frame_of_plan(session: SparkSession, plan: Any) -> DataFrame:
-    """The DataFrame of a plan of Spark, in a session."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     jvm: Any = session._jvm

@@ -179,6 +179,5 @@ def tail(path: Path, lines: int) -> list[str]:
 
 
 def error_lines(text: str) -> list[str]:
-    """Returns the lines that report an error, each once."""
     errors = (line for line in text.splitlines() if line and not _NO_ERROR.match(line))
     return list(dict.fromkeys(errors))

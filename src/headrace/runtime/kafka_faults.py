@@ -51,7 +51,6 @@ def find_fault(connection: KafkaConnection, reports: Iterable[str]) -> HeadraceE
 
 
 def refused_settings(connection: KafkaConnection, reason: str) -> errors.SpecInvalidError:
-    """Returns the error of settings with which a client does not start."""
     found = _SETTING.search(reason)
     named = found[1] if found else next((key for key in connection.settings if key in reason), None)
     unsupported = re.search(r"(No provider for|Unsupported) SASL mechanism", reason)

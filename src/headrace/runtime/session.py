@@ -68,8 +68,6 @@ class RunningSpark:
 
 @dataclass(frozen=True)
 class SparkRequest:
-    """A session that a command needs."""
-
     name: str
     conf: Mapping[str, str]
     master: str | None = None

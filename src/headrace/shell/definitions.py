@@ -50,8 +50,6 @@ _CODE = "transformations"
 
 
 class Definitions:
-    """The definitions in a storage."""
-
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
         self._location: Location = settings.storage.streams
@@ -79,7 +77,6 @@ class Definitions:
         return sorted(name for one, _, name in found if one == kind)
 
     def find(self, kind: Kind, name: str) -> tuple[Definition, str] | None:
-        """A definition, and its statement; ``None`` if there is none."""
         file = self._file(kind, name)
         try:
             text = file.read_text()
@@ -195,7 +192,6 @@ class Definitions:
         return replace(settings, file=file, kept_in=kept_in, libraries=libraries), flow
 
     def _source(self, scan: CreateScan) -> CreateTable | None:
-        """The definition of the table of a scan; ``None`` for a table of the storage."""
         name = self.name_of(scan.table)
         table = self.table(name)
         self.settings.redactor.add_settings(scan.options)

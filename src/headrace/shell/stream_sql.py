@@ -77,7 +77,6 @@ def read_options(stream: CreateStream) -> StreamOptions:
 
 
 def build_table(table: CreateTable, name: TableName) -> str:
-    """``CREATE STREAMING TABLE`` for a Delta table."""
     clauses = [f"CREATE STREAMING TABLE {quoted(name)}"]
     clauses += [f"({table.columns})"] if table.columns else []
     for words, columns in (("PARTITIONED BY", table.partition_cols), ("CLUSTER BY", table.cluster_by)):
@@ -89,7 +88,6 @@ def build_table(table: CreateTable, name: TableName) -> str:
 
 
 def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> str:
-    """``CREATE TEMPORARY VIEW`` for a scan."""
     if table is None or not table.is_kafka:
         listed = _pairs(scan.options)
         read = f"STREAM {quoted(name)}" + (f" WITH ({listed})" if listed else "")
@@ -125,7 +123,6 @@ def batch_options(options: Mapping[str, str]) -> dict[str, str]:
 def build_flow(
     name: str, stream: CreateStream, target: TableName, columns: Sequence[str], scans: Mapping[str, bool]
 ) -> FlowSql:
-    """``CREATE FLOW`` for a stream."""
     options = read_options(stream)
     query = stream.query
     trigger = f"SET pipelines.trigger.interval = {options.interval};\n" if options.interval else ""

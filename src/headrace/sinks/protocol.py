@@ -22,7 +22,6 @@ def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
 
 
 def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
-    """What a target records of the opening of a generation."""
     opens: dict[str, Any] = {
         "generation": opened.generation,
         "reason": opened.opening.reason,

@@ -122,7 +122,6 @@ class DecimalReader:
 
 
 def has_decimals(kind: DataType) -> bool:
-    """Whether a type is a decimal, or has one within."""
     return any(True for _ in _decimals(kind))
 
 

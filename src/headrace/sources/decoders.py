@@ -41,7 +41,6 @@ class Decoder(ABC):
         """The record as a struct; NULL if it has no value or cannot be decoded."""
 
     def stops(self, value: Column) -> Column | None:
-        """Whether a record stops the flow; ``None`` if none does."""
         return None
 
     def unknown(self, value: Column) -> Column | None:
@@ -139,7 +138,6 @@ def choose_decoder(
     options: Mapping[str, str] | None = None,
     drift: Drift | None = None,
 ) -> Decoder | None:
-    """The decoder of a format; None if Headrace does not decode it."""
     check_choice(call, "invalid_utf8", invalid_utf8, get_args(InvalidUtf8))
     if format == "json" and schema is None:
         raise invalid_argument(call, "schema", 'format="json" needs a schema', _GIVE_SCHEMA)
@@ -163,7 +161,6 @@ def choose_decoder(
 
 
 def check_choice(call: str, argument: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Refuse a value that is not one of those."""
     if value not in allowed:
         problem = f"{argument}={value!r} is not one of {', '.join(map(str, allowed))}"
         remedies = did_you_mean(str(value), map(str, allowed), "write one of these values")
@@ -173,7 +170,6 @@ def check_choice(call: str, argument: str, value: Any, allowed: tuple[Any, ...])
 def invalid_argument(
     call: str, argument: str, problem: str, *remedies: str, **params: Any
 ) -> ArgumentInvalidError:
-    """The error for an argument of a reader."""
     params = {"argument": argument, **params}
     return ArgumentInvalidError(f"{call}: {problem}", remedies=remedies, params=params)
 

@@ -177,7 +177,6 @@ def _is_object(schema: StructType, name: str) -> bool:
 
 
 def _names_within(elements: Column, names: Callable[[Column], Iterable[Column]]) -> Column:
-    """The names in all elements of an array, each once."""
     found = F.transform(elements, lambda one: F.concat(*names(one)))
     return F.coalesce(F.array_distinct(F.flatten(found)), _no_names())
 

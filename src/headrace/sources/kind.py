@@ -91,8 +91,6 @@ class Guard:
 
 @dataclass(frozen=True, kw_only=True)
 class FailedQuery:
-    """A query that failed, with what Spark reports."""
-
     name: str  # the flow or view in messages
     target: str  # the short name of its table
     params: Mapping[str, Any]

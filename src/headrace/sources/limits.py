@@ -46,8 +46,6 @@ _APART = 1.5
 
 @dataclass(frozen=True)
 class Taken:
-    """What a batch has taken of one source."""
-
     amount: int  # records, bytes of a table, files or bytes of a folder; 0 where that is unknown
     duration_s: float
     record_bytes: float | None = None

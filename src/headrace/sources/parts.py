@@ -137,7 +137,6 @@ class FileParts(Position):
 
 
 def range_of(one: SourceRange, parts: Sequence[Part]) -> SourceRange:
-    """A range of files with only some of their rows."""
     return replace(one, until=FileParts(one.until, tuple(p for p in parts if isinstance(p, FilePart))))
 
 

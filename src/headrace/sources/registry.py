@@ -45,7 +45,6 @@ COORDINATES = tuple(dict.fromkeys(kind.coordinates for kind in KINDS if kind.coo
 
 
 def kind_of(name: str) -> SourceKind:
-    """The kind of a source, by the name that checkpoints and commits have."""
     try:
         return _BY_NAME[name]
     except KeyError:
@@ -62,7 +61,6 @@ def build_source(read: StreamRead) -> Source:
 
 
 def load_source(value: Mapping[str, Any], location: SourceLocation) -> Source:
-    """The source behind `Source.to_json`."""
     return kind_of(value["kind"]).source.from_json(value, location)
 
 
@@ -218,7 +216,6 @@ def committed_sources(metadata: Mapping[str, Any]) -> tuple[SourceIdentity, ...]
 
 
 def range_of(value: Mapping[str, Any]) -> SourceRange:
-    """A range from its JSON in a commit."""
     kind = kind_of(value["kind"])
     return SourceRange(
         index=value["index"],

@@ -83,8 +83,6 @@ _C = TypeVar("_C", bound=Client)
 
 @dataclass(frozen=True, kw_only=True)
 class Systems:
-    """The systems that sources are read from."""
-
     storage: Storage
     # Reads a table's newest snapshot: through Spark, or without a JVM
     read_table: Callable[[Location], TableLook]
@@ -110,7 +108,6 @@ class Systems:
         return next((one.refusal for one in self._clients.values() if one.refusal), None)
 
     def close(self) -> None:
-        """Close all clients."""
         for client in self._clients.values():
             client.close()
 
@@ -209,8 +206,6 @@ class Unrecoverable:
 
 @dataclass(frozen=True)
 class SourceSeen:
-    """A range that was read of one source."""
-
     kind: str
     name: str
     read: int | None = None

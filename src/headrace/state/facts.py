@@ -79,8 +79,6 @@ class SourceFacts(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadBefore:
-    """A source in a checkpoint."""
-
     checkpoint: str
     source: SourceIdentity
     committed: SourceIdentity | None = None  # the source as the checkpoint's last commit names it
@@ -174,8 +172,6 @@ class FlowFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Continue:
-    """Continue with the checkpoint."""
-
     identity: CheckpointIdentity
 
 

@@ -54,8 +54,6 @@ def _reading(path: Location, schema: str, consequence: str) -> Iterator[Mapping[
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaKey:
-    """The files that a schema was inferred from."""
-
     format: str
     path: str
     options: Mapping[str, str]
@@ -96,8 +94,6 @@ def keep_schema(folder: Location, key: SchemaKey, schema: Mapping[str, Any]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaVersion:
-    """One schema of a read."""
-
     number: int
     schema: Mapping[str, Any]  # the schema, as ``StructType.jsonValue()`` gives it
     added: tuple[str, ...]  # the dotted names of the fields that came with it
@@ -123,8 +119,6 @@ def tried(source: str, version: SchemaVersion) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SchemaVersions:
-    """The versions of the schema of what a reader reads."""
-
     folder: Location
     source: str  # the source, such as ``topic orders``; all its reads share the versions
 

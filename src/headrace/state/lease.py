@@ -47,8 +47,6 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """The process that holds a lease."""
-
     pid: int | None  # ``None`` if the lease cannot be read
     host: str | None
     is_here: bool = False  # whether its process id is one of this boot and of this container
@@ -102,7 +100,6 @@ class _Record:
         return self.guard is not None and self.is_here and is_held(self.guard)
 
     def beat(self, lease: Location) -> Location:
-        """The file with the heartbeat."""
         if self.process is None:
             return lease
         return lease.parent / HEARTBEATS / f"{self.process}.json"
@@ -198,7 +195,6 @@ class Lease:
     owner: str
 
     def check(self, flow: str) -> None:
-        """Check that no other process has taken the lease."""
         held = _read(self.location)
         if not self._owns(held):
             pid = None

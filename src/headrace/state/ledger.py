@@ -126,7 +126,6 @@ class Ledger:
         return _next_version(fold for fold in self.folds() if fold["table_id"] == table_id)
 
     def folds(self) -> tuple[dict[str, Any], ...]:
-        """All folds, in the order of their versions."""
         return tuple(fold for _, fold in self._load())
 
     def _load(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -241,7 +240,6 @@ def record_view(folder: Location, pipeline: str, view: TableName, table_id: str)
 
 
 def view_ledgers(storage: Storage) -> Iterator[TableName]:
-    """The views of a storage, by what `record_view` has recorded."""
     folder = storage.root / "ledger"
     names = folder.list_folders()
     held = folder.files.gather(lambda name: (folder / name / "view" / _VIEW).exists(), names)
@@ -301,7 +299,6 @@ def _join(
 
 
 def _batches(entry: Mapping[str, Any]) -> tuple[int, int]:
-    """The first and the last batch of an entry."""
     if "batches" in entry:
         first, last = entry["batches"]
         return first, last

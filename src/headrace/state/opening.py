@@ -118,7 +118,6 @@ def _read_before(source: SourceIdentity, table: TableFacts, checkpoint: Checkpoi
 
 
 def _continues(checkpoint: Mapping[int, Position], table: Mapping[int, Position]) -> bool:
-    """Whether the checkpoint continues exactly where the table ends."""
     return all(index in checkpoint and checkpoint[index].continues(ended) for index, ended in table.items())
 
 

@@ -26,7 +26,6 @@ class SnapshotLog:
         return f"{self.folder}/*.json"
 
     def load(self) -> tuple[SnapshotMarker, ...]:
-        """All markers, the oldest first."""
         names = self._names()
         new = self.folder.read_files([name for name in names if name not in self._loaded])
         self._loaded.update({name: SnapshotMarker.from_json(json.loads(data)) for name, data in new.items()})
@@ -37,7 +36,6 @@ class SnapshotLog:
         return tuple(self._loaded[name] for name in names)
 
     def add(self, marker: SnapshotMarker) -> None:
-        """Add the marker of the next snapshot; all others are applied."""
         names = self._names()
         number = int(names[-1].partition("-")[0]) + 1 if names else 1
         # A checkpoint knows files by their paths, so no other file may get this name.

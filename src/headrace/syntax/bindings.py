@@ -202,7 +202,6 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _names(function: FunctionType, operations: frozenset[str]) -> set[str]:
-    """The names that a function, or one within it, uses in one of the operations."""
     numbers = {dis.opmap[name] for name in operations & dis.opmap.keys()}
     return {
         str(one.argval)

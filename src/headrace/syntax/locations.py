@@ -183,8 +183,6 @@ _SHOWN = 150
 
 @dataclass(frozen=True)
 class Raised:
-    """What a function of the user has raised, and where."""
-
     function: str
     location: SourceLocation
     exception: str
@@ -310,7 +308,6 @@ def _string(node: ast.AST, text: str) -> ast.Constant | None:
 def _at(
     location: SourceLocation, lines: Sequence[str], node: ast.keyword | ast.expr | ast.Return, text: str = ""
 ) -> SourceLocation:
-    """The location of a node, or of a text within it."""
     raw = lines[node.lineno - 1].encode()
     start = len(raw[: node.col_offset].decode())
     stop = len(raw[: node.end_col_offset].decode()) if node.end_lineno == node.lineno else None

@@ -70,8 +70,6 @@ class SqlStatement:
 
 @dataclass(frozen=True)
 class SqlText:
-    """An SQL text and its edits."""
-
     text: str
     location: SourceLocation  # the line of the call that has the text; with a column, the text begins there
     edits: tuple[Edit, ...] = ()
@@ -80,7 +78,6 @@ class SqlText:
 
     @property
     def edited(self) -> str:
-        """The text that Spark gets."""
         return edited(self.text, self.edits)
 
     def with_edits(self, *edits: Edit) -> SqlText:
@@ -148,7 +145,6 @@ def _writes(session: SparkSession, plan: Any) -> str | None:
 
 
 def items(sequence: Any) -> Iterator[Any]:
-    """The items of a Scala ``Seq``."""
     for index in range(sequence.size()):
         yield sequence.apply(index)
 

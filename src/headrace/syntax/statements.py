@@ -25,8 +25,6 @@ class Constraint:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateStored:
-    """What each ``CREATE`` of a table has."""
-
     name: tuple[str, ...]
     location: SourceLocation
     columns: str | None = None  # the column list as DDL; ``None`` if there is none

@@ -79,7 +79,6 @@ ShellStatement = Definition | ShowStreams | OnDefinition
 
 
 def parse_stream_statement(cursor: Cursor) -> ShellStatement | None:
-    """The statement of a cursor; ``None`` if it is not one of this module."""
     if cursor.at("CREATE", "TABLE"):
         return _table(cursor)
     if cursor.at("CREATE", "SCAN"):
@@ -193,7 +192,6 @@ def _write(
     *,
     if_not_exists: bool = False,
 ) -> CreateStream:
-    """The ``INSERT`` or ``MERGE`` of a stream with this name, location and options."""
     given = options or {}
     stream = partial(CreateStream, name=name, location=location, options=given, if_not_exists=if_not_exists)
     if cursor.take("MERGE", "INTO"):
@@ -318,7 +316,6 @@ def _alias(cursor: Cursor, name: str, before: str) -> str:
 
 
 def _keys(condition: Cursor, target: str, source: str) -> tuple[str, ...]:
-    """The columns of ``target.key = source.key AND ..``."""
     first = condition.token
     if condition.at_symbol("(") and condition.tokens[-1].is_symbol(")"):
         condition = condition.group("a condition")

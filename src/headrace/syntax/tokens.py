@@ -202,7 +202,6 @@ class Cursor:
         return self.locate(first, self.tokens[self.index - 1]), parts
 
     def locate(self, first: Token, last: Token | None = None) -> SourceLocation:
-        """The location of a token, or of all tokens from the first to the last."""
         return self.text.locate(first.start, (last or first).stop - 1, None)
 
     def end(self) -> None:
@@ -249,7 +248,6 @@ class Cursor:
         return Cursor(self.text, self.tokens[first : self.index], after or self._after)
 
     def items(self) -> Iterator[Cursor]:
-        """Read the items of a list with commas."""
         while not self.done:
             yield self.until(lambda: self.at_symbol(","))
             self.take_symbol(",")
@@ -275,7 +273,6 @@ class Cursor:
         return self.invalid(f"expected {expected}, found {found}")
 
     def invalid(self, problem: str, token: Token | None = None, *remedies: str) -> SqlInvalidError:
-        """The error for a token, by default the next one."""
         return SqlInvalidError(
             problem,
             location=self._location(token or self.token),
@@ -343,7 +340,6 @@ def find_cells(text: str) -> Iterator[Cell]:
 
 
 def build_note(cell: Cell, path: str) -> Note:
-    """The note about a cell that is not run."""
     text = f"the cell `%{cell.magic}` is not run"
     if cell.magic == "run":
         text = f"`%run {cell.argument}` is not run: there is no such file"

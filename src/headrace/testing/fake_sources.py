@@ -87,7 +87,6 @@ def open_table(name: str, given: Batches, path: Path, schema: pa.Schema) -> Sour
 
 
 def open_folder(name: str, given: Batches, path: Path, format: FileFormat) -> Source:
-    """A folder of files, one for each batch."""
     path.mkdir(parents=True, exist_ok=True)
     first = sum(1 for _ in path.iterdir())
 
@@ -352,7 +351,6 @@ def _within(topic: str, ranges: Sequence[SourceRange]) -> Column:
 
 
 def _as_topic(topic: Topic, one: SourceRange) -> SourceRange:
-    """A range of the table of a topic as offsets of the topic."""
     assert isinstance(one.until, DeltaPosition)
     start = one.start if isinstance(one.start, DeltaPosition) else None
     before = -1 if start is None or start.is_snapshot else start.last_version

@@ -241,7 +241,6 @@ class Tables(Mapping[str, list[Row]]):
 
     @property
     def storage(self) -> Path:
-        """The storage's folder."""
         return self._settings.storage.root.local_path
 
     def __getitem__(self, name: str) -> list[Row]:

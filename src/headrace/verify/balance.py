@@ -18,8 +18,6 @@ _COPIED_MS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class RowDelta:
-    """What one commit did to the number of rows."""
-
     commit: Commit
     role: Role
     added: int

@@ -30,8 +30,6 @@ Chain = list[tuple[str, Opening | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointLog:
-    """One checkpoint folder."""
-
     folder: StoredPath
     generation: int
     checkpoint: str | None  # the id in its identity; ``None`` where the identity is missing or damaged
@@ -95,8 +93,6 @@ def _positions(path: StoredPath) -> tuple[Position | None, ...] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One checkpoint of a flow."""
-
     checkpoint: str
     opening: Opening | None  # ``None`` where neither log nor ledger hold the opening commit any more
     batches: tuple[Batches, ...]  # by version; a batch that log and ledger both hold is one entry
@@ -123,12 +119,10 @@ class Lineage:
 
     @property
     def sources(self) -> tuple[SourceRange, ...]:
-        """The ranges of all batches."""
         return tuple(source for batch in self.batches for source in batch.sources)
 
     @property
     def last_sources(self) -> tuple[SourceRange, ...]:
-        """The ranges of the last batch."""
         return () if self.last is None else self.last.sources
 
     def declared(self, what: Literal["repeats", "losses"]) -> dict[StreamPartition, Pairs]:
@@ -157,7 +151,6 @@ class Lineage:
 
     @property
     def fenced(self) -> set[str]:
-        """The checkpoints that later generations have fenced."""
         return {g.opening.fences for g in self.generations if g.opening is not None and g.opening.fences}
 
     @property

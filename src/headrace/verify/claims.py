@@ -53,7 +53,6 @@ class Claims:
     dropped_later: int = 0  # rows of these records that replays have dropped
 
     def total(self, layer: str) -> int:
-        """Offsets in one layer of all partitions."""
         return sum(getattr(claim, layer).total for claim in self.partitions.values())
 
     def with_rejected(

@@ -133,8 +133,6 @@ class Replay:
 
 @dataclass(frozen=True)
 class CommitClaims:
-    """The metadata of all commits of a table."""
-
     batches: list[Batches] = field(default_factory=list)
     openings: list[Opening] = field(default_factory=list)
     refreshes: list[Refresh] = field(default_factory=list)
@@ -246,7 +244,6 @@ def _user_metadata(commit: Commit) -> Mapping[str, Any]:
 
 
 def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int], kinds: Kinds) -> Batches:
-    """The batch of a commit, or of an entry of the ledger."""
     first, last = metadata["batches"] if "batches" in metadata else (metadata["batch"], metadata["batch"])
     first_version, last_version = version if isinstance(version, Sequence) else (version, version)
     return Batches(
@@ -274,7 +271,6 @@ def read_replay(metadata: Mapping[str, Any], version: int) -> Replay:
 def read_opening(
     metadata: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None, kinds: Kinds
 ) -> Opening:
-    """The opening of a commit, or of an entry of the ledger, which has no transactions."""
     opens = metadata["opens"]
     fences = opens.get("fences")
     return Opening(
@@ -337,7 +333,6 @@ class Other:
 
     @property
     def text(self) -> str:
-        """What the commit did, for people."""
         if self.net is None:
             did = "added or removed rows that were not counted"
         elif self.operation == "DELETE":

@@ -141,7 +141,6 @@ def find_columns(metadata: TableMetadata, kinds: Kinds) -> Columns | None:
 
 
 def find_named(metadata: TableMetadata, columns: Columns) -> NamedColumns:
-    """The same columns by their names in queries."""
     given = json.loads(metadata.properties[PROPERTY_COORDINATES])
     return NamedColumns(columns.coordinates, tuple(str(given[name]) for name in columns.coordinates.names))
 

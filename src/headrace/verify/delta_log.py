@@ -59,8 +59,6 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of the table."""
-
     version: int
     timestamp_ms: int
     operation: str
@@ -267,7 +265,6 @@ def _base_version(first: int, since: int | None, checkpoints: Mapping[int, Any])
 
 
 def _checkpoints(table: StoredPath) -> dict[int, list[StoredPath]]:
-    """The complete checkpoints by version."""
     found: dict[int, list[tuple[StoredPath, int]]] = {}
     log = table / "_delta_log"
     for file in log.list_files():
@@ -289,8 +286,6 @@ def _checkpoints(table: StoredPath) -> dict[int, list[StoredPath]]:
 
 @dataclass
 class _State:
-    """The table at one version."""
-
     files: dict[FileKey, DataFile] = field(default_factory=dict)
     metadata: TableMetadata | None = None
     transactions: dict[str, int] = field(default_factory=dict)

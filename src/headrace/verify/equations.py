@@ -96,7 +96,6 @@ class RowCounts:
 
     @property
     def broken(self) -> list[str]:
-        """The equations that do not hold."""
         return [one.text(self.by_name) for one in _EQUATIONS[self.kind] if not one.holds(self.by_name)]
 
     @property

@@ -48,14 +48,12 @@ class Evidence:
 
     @property
     def judged(self) -> tuple[Lineage, ...]:
-        """The flows as far as they are judged."""
         if self.since is None:
             return self.lineages
         return tuple(lineage.with_since(self.since) for lineage in self.lineages)
 
 
 def list_tables(storage: Storage) -> list[TableName]:
-    """The Delta tables that lie in the storage."""
     tables = (table for schema in storage.tables.list_folders() for table in schema.list_folders())
     return [
         TableName(table.parent.name, table.name)

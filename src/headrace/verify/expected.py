@@ -84,7 +84,6 @@ def is_of_pipeline(evidence: Evidence) -> bool:
 
 
 def find_replacement(evidence: Evidence, expected: ExpectedTable | None, pipeline: str) -> Finding | None:
-    """The finding for a table that was replaced by another one of its name."""
     if expected is None:
         return None
     owner = evidence.log.metadata.properties.get(PROPERTY_PIPELINE, pipeline)

@@ -53,8 +53,6 @@ class FilesRange(SourceRange):
 
 @dataclass(frozen=True, kw_only=True)
 class ListedFile:
-    """A file that a batch read, by its list."""
-
     batch: int
     source: int
     log: int  # the entry of Spark's log that named it
@@ -106,8 +104,6 @@ class FilesReader(SourceReader):
 
 @dataclass
 class _ListJudgement(Judgement):
-    """What the lists of a flow show."""
-
     read: dict[str, ListedFile] = field(default_factory=dict)  # by path; lost files are among them
     by_source: dict[tuple[int, str], ListedFile] = field(default_factory=dict)
     count: int = 0  # how many files the commits state

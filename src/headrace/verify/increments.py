@@ -63,7 +63,6 @@ def judge_increments(metadata: CommitClaims, balance: RowBalance, found: Judgeme
 
 
 def _rows_before(balance: RowBalance) -> Mapping[int, int]:
-    """The rows of the table before each commit."""
     rows, found = balance.opened_with, {}
     for version in sorted(balance.deltas):
         found[version] = rows

@@ -40,15 +40,12 @@ _REPLAYED = ("replaying", "replayed")
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """Rejected rows of one batch."""
-
     rows: int = 0
     partitions: Mapping[Partition, array[int]] = field(default_factory=dict)
     read: tuple[bytes, ...] = ()  # rows of tables on which the query failed, as JSON
 
     @classmethod
     def of(cls, batches: Iterable[Batches], *parts: Mapping[BatchKey, Rejected]) -> Rejected:
-        """The rows of batches in parts of the quarantine."""
         keys = [(one.checkpoint, number) for one in batches for number in range(one.first, one.last + 1)]
         found = [part[key] for part in parts for key in keys if key in part]
         offsets: dict[Partition, array[int]] = defaultdict(lambda: array("q"))

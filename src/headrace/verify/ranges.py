@@ -29,7 +29,6 @@ _Positions = dict[_Key, Any]
 
 
 def judge_ranges(lineage: Lineage, ledger: Ledger, first_version: int) -> GradeReport:
-    """Judge the first grade of one flow."""
     found = Judgement()
     _judge_beginning(lineage, found)
     ended: _Positions = {}

@@ -285,7 +285,6 @@ class _Finder:
     found: Judgement
 
     def of(self, what: str) -> dict[Partition, Spans]:
-        """One kind of fault, by partition."""
         return {key: spans for key, one in self.compared.items() if (spans := getattr(one, what))}
 
     def find(self, code: str, what: str, words: str) -> None:

@@ -74,8 +74,6 @@ def _order(value: Any, coordinates: RecordCoordinates, partition: Partition, off
 
 @dataclass(frozen=True)
 class _Record:
-    """A record of a sampled key, with what its sequence can be, by the field that has it."""
-
     at: tuple[int, str, int]
     sequences: Mapping[str, Any]
 
@@ -254,8 +252,6 @@ def _sample(table: StoredPath, version: int, keys: Sequence[str], size: int, whe
 
 @dataclass(frozen=True)
 class _Held:
-    """The keys of a table, and its tombstones."""
-
     evidence: Evidence
     table: StoredPath
     tombstones: StoredPath

@@ -62,7 +62,6 @@ class SourceRange:
 
     @classmethod
     def read_position(cls, value: Any) -> Position:
-        """A position from its JSON."""
         if not isinstance(value, dict):
             raise TypeError(f"{value!r} is not a position")
         return value
@@ -79,7 +78,6 @@ class SourceRange:
 
     @property
     def starts(self) -> dict[Partition, int]:
-        """The first offset of each partition."""
         return self.offsets(self.start)
 
     @property
@@ -107,7 +105,6 @@ class SourceRange:
         return None
 
     def reads(self, partition: Partition) -> bool:
-        """Whether the query reads a partition of one of its streams."""
         return True
 
     @property
@@ -122,12 +119,10 @@ class SourceRange:
 
     @property
     def name(self) -> str:
-        """The source, for people."""
         return " ".join(self.key)
 
     @property
     def table_id(self) -> str | None:
-        """The id of the Delta table that the source is."""
         return None
 
     def is_same_source(self, other: SourceRange) -> bool:
@@ -145,7 +140,6 @@ class SourceRange:
         return ()
 
     def is_end(self, position: Position | None) -> bool:
-        """Whether a position of this source is where this range ends."""
         if self.coordinates is not None:
             return self.offsets(position) == self.ends
         order = self.order_of(self.until)

@@ -81,8 +81,6 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)(?://([^/]*))?(/.*|)", re.DOT
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file or a folder of a listing."""
-
     name: str
     size: int
     modified_ms: int

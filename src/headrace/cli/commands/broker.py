@@ -160,7 +160,6 @@ def delete(invocation: Invocation, name: str, yes: bool) -> Result:
 
 
 def _started(invocation: Invocation, choice: BrokerChoice | None = None) -> tuple[Broker, BrokerChoice, str]:
-    """A running broker with its address."""
     choice = choice or choose(invocation)
     broker = Broker(choice.folder)
     return broker, choice, start_broker(broker, invocation.output)

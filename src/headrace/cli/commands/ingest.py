@@ -138,7 +138,6 @@ class _Ingestion:
     """The errors of topics of a pattern that cannot be ingested."""
 
     def prepare(self, topic: str | None, topics: str | None, request: IngestRequest) -> None:
-        """Read the schemas of the topics."""
         from headrace.project.ingesting import check_tables, prepare
 
         kafka = reach(self.settings.kafka, self.output)

@@ -313,7 +313,6 @@ class StreamProcesses:
         return pid
 
     def watch(self, streams: Streams, name: str) -> Result:
-        """Run a stream in this process."""
         output = self._invocation.output
         with watched(output, streams.settings, "Starting Spark") as (watch, stop, received):
             result = streams.run(name, once=self._once, emit=watch, stop=stop, log=self._log)

@@ -124,7 +124,6 @@ def rewrite(demo: DemoFolder, name: str, before: str, after: str) -> None:
 
 
 def _load_sums(demo: DemoFolder) -> dict[str, str]:
-    """The checksums that each file of the demo may have."""
     sums: dict[str, str] = json.loads((demo.own / _WRITTEN).read_text(encoding="utf-8"))
     return sums
 

@@ -342,7 +342,6 @@ class Demo:
 
 
 def crash_text(crash: Crash) -> str:
-    """The crash as text, from the checkpoint and the table."""
     if not crash.inside_batch:
         return (
             f"⚡ killed the driver (SIGKILL) just after batch {crash.planned} of {crash.flow}; "

@@ -25,8 +25,6 @@ from headrace.storage.location import Location
 
 @dataclass(frozen=True, kw_only=True)
 class FlowTable:
-    """A Delta table that flows feed."""
-
     spark: SparkSession  # A session to read and change the table's metadata with
     path: Location
     maintenance: Maintenance | None = None  # maintains the files and the log of the table

@@ -161,7 +161,6 @@ def conflict_kind(error: BaseException) -> str | None:
 
 
 def _predicate(session: SparkSession, table: Location, partitions: Sequence[Mapping[str, str | None]]) -> str:
-    """A condition that is true for the rows of some partitions."""
     schema = json.loads(newest_snapshot(session, table).metadata().schemaString())
     types = {one["name"]: one["type"] for one in schema["fields"]}
 

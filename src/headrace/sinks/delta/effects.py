@@ -103,7 +103,6 @@ def find_truncated(
 
 
 def newest_truncate(found: list[DataFrame]) -> DataFrame | None:
-    """The sequence of the newest truncate, as one row; ``None`` if there can be none."""
     from pyspark.sql import DataFrame
 
     if not found:

@@ -138,7 +138,6 @@ class SharedTables:
         self._memory = IndexMemory()
 
     def of(self, path: Location) -> SharedTable:
-        """The state of a table, by its folder."""
         with self._making:
             table = self._tables.get(str(path))
             if table is None:

@@ -77,7 +77,6 @@ class _HistoryWriter(KeyedWriter):
     index_kind = HistoryIndex
 
     def reduce(self, records: DataFrame) -> DataFrame:
-        """The events of each key."""
         self._records = records
         return events_by_key(records, self.table.keys, self._columns)
 
@@ -107,7 +106,6 @@ class _HistoryWriter(KeyedWriter):
         return replace(decision, ending=found.ending, ending_count=found.ending_count)
 
     def _recompute(self, events: DataFrame) -> Recomputed:
-        """Compute the histories of keys from all their events."""
         keys = self.table.keys
         names = [quoted_column(key) for key in keys]
         mine = sent_to_readers(events.select(*names), events.count())

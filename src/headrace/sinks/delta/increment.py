@@ -96,7 +96,6 @@ class ViewIncrement:
 
     @cached_property
     def row_count(self) -> int:
-        """The rows of the view before the commit."""
         stated = (self.last or {}).get("accepted")
         if stated is not None:
             return int(stated)

@@ -216,8 +216,6 @@ class Recomputed:
 
 @dataclass(frozen=True, kw_only=True)
 class _Changes:
-    """What keys of a batch do to the table."""
-
     counts: HistoryChanges
     rows: DataFrame
     old_rows: Unsigned
@@ -287,7 +285,6 @@ class HistoryPositionWriter:
         )
 
     def _numbers(self) -> list[Column]:
-        """The numbers of the first and the last event of a key."""
         kind = event_type(self._events)[SEQUENCE].dataType["value"].dataType
         ends = (NUMBER, F.get(EVENTS, F.lit(0))), (_LAST, F.element_at(EVENTS, -1))
         return [sequence_number(event[SEQUENCE]["value"], kind).alias(name) for name, event in ends]
@@ -306,7 +303,6 @@ class HistoryPositionWriter:
         return changes.with_others(self._of_all_events(older))
 
     def _in_order(self, events: DataFrame, positions: Unsigned) -> _Changes:
-        """What events do that are newer than all others of their keys."""
         writer, keys = self._writer, self._writer.table.keys
         current = sent_to_readers(as_current(self._rows_at(positions), keys), len(positions))
         joined = events.join(current, list(keys), "left")
@@ -353,7 +349,6 @@ class HistoryPositionWriter:
         )
 
     def _of_all_events(self, events: DataFrame) -> _Changes:
-        """What events do together with all others of their keys."""
         found = self._recompute(events)
         rows = found.effects.where(f"{EFFECT} IN ('insert', 'update')")
         old = collect(found.effects.where(f"{HELD_AT} IS NOT NULL").select(f"{HELD_AT}.*"))

@@ -53,7 +53,6 @@ class Entries:
         return len(self.first)
 
     def select(self, chosen: Any) -> Entries:
-        """The entries at some indexes, or where a mask is true."""
         return Entries(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
     def sorted(self) -> Entries:
@@ -123,7 +122,6 @@ class KeyIndex:
                 part.sequence[gone] = UNKNOWN
 
     def forget_deleted(self) -> None:
-        """Forget the keys without a row."""
         for name in ("_large", "_small"):
             part = getattr(self, name)
             setattr(self, name, part.select(part.position != NO_ROW))

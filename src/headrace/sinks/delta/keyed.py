@@ -336,7 +336,6 @@ class _GroupWriter(KeyedWriter):
     null_safe = True
 
     def reduce(self, records: DataFrame) -> DataFrame:
-        """The groups of the batch: each is there once."""
         return records
 
     def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:

@@ -121,7 +121,6 @@ class PlacedRows:
 
 
 def check_positions(session: SparkSession, transaction: Any) -> None:
-    """Check that rows of a table can be changed by position."""
     given = {name: value.lower() for name, value in table_properties(session, transaction).items()}
     if given.get("delta.enableDeletionVectors") != "true":
         raise NoPositionsError("the table has no deletion vectors")

@@ -80,7 +80,6 @@ class QuarantineTable:
         return transaction, held
 
     def replace(self, session: SparkSession, rows: DataFrame, stamp: RefreshStamp) -> None:
-        """Replace all rows by those that a refresh has rejected."""
         self._create(session)
         replace_rejected(rows, self.path, stamp)
 

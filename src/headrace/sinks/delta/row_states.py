@@ -75,7 +75,6 @@ def _select(path: Location, columns: str, where: str) -> pa.Table:
 
 
 def _count_others(table: DeltaTable, rows: pa.Table, state: str) -> int:
-    """How many of the rows do not have a state."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -48,7 +48,6 @@ class TableState:
 
     @property
     def checkpoints(self) -> dict[str, str]:
-        """The checkpoint that feeds the table, by flow."""
         return {
             key.removeprefix(CHECKPOINT_PROPERTY): value
             for key, value in self.properties.items()
@@ -257,7 +256,6 @@ def unregister_table(spark: SparkSession, name: TableName, path: Location) -> No
 
 
 def check_name(spark: SparkSession, name: TableName, path: Location) -> None:
-    """Check that the session's catalog has no other table of a name."""
     _is_registered(spark, name, path)
 
 

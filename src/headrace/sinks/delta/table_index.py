@@ -250,7 +250,6 @@ def table_entries(found: pa.Table, files: Iterable[DataFile]) -> Entries:
 
 
 def keys_without_row(found: pa.Table) -> Entries:
-    """The entries of keys that have no row, from the columns of `key_columns`."""
     first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
     return Entries(first, second, np.full(len(first), NO_ROW, dtype=np.uint64), found[NUMBER].to_numpy())
 

@@ -132,8 +132,6 @@ class Tombstones:
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenEvents(Tombstones):
-    """The events of one table that it does not show."""
-
     def read(self, session: SparkSession, stamp: BatchStamp) -> DataFrame | None:
         """The events with the columns of the table, `SEQUENCE` and `OPERATION`.
 

@@ -107,7 +107,6 @@ class DeltaPosition(Position):
 
     @property
     def last_version(self) -> int:
-        """The last version of which anything was read."""
         return self.version - 1 if self.index < 0 else self.version
 
     @property
@@ -132,7 +131,6 @@ class TableFiles:
         one: SourceRange,
         checkpoint: Location,
     ) -> TableFiles:
-        """The files that a stream reads in a range."""
         jvm: Any = session._jvm
         # Delta's own stream decides which files are between the positions. It is not started.
         none = getattr(getattr(jvm.scala, "None$"), "MODULE$")

@@ -200,7 +200,6 @@ def _short(reason: str) -> str:
 
 
 def relation_options(session: SparkSession, relation: Any) -> dict[str, str]:
-    """The options with which Spark reads files."""
     jvm: Any = session._jvm
     options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(relation.options())
     text = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)

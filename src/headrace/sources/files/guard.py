@@ -39,14 +39,11 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """The files of one batch, as they were when it began."""
-
     number: int
     files: tuple[lists.ReadFile, ...] = ()
     states: Mapping[str, FileState] = field(default_factory=dict)
 
     def changed(self) -> list[str]:
-        """The files that are not what they were when the batch began."""
         return [path for path, state in self.states.items() if locate(path).look() != state]
 
 

@@ -70,7 +70,6 @@ class HeaderRules:
         return {HEADERS_OPTION: json.dumps(value)}
 
     def action(self, name: str) -> DriftAction | None:
-        """The action for a column that is not in the schema."""
         return self.drift.own("", name) or self.drift.default
 
     def fold(self, name: str) -> str:
@@ -155,7 +154,6 @@ def _find_header(path: str, syntax: HeaderSyntax, size: int, modified_ms: int) -
 
 
 def first_record(stream: BinaryIO, syntax: HeaderSyntax) -> HeaderText | None:
-    """The first record of a CSV file."""
     text = io.TextIOWrapper(stream, encoding=syntax.encoding, errors="replace", newline=None)
     try:
         return _first_record(_lines(text, syntax.line_separator), syntax)
@@ -336,7 +334,6 @@ def misplaced_column(flow: str, path: str, line: int, column: str, location: Sou
 def new_columns(
     flow: str, group: HeaderGroup, names: Sequence[str], location: SourceLocation
 ) -> HeadraceError:
-    """The error for a new column where the flow is to stop."""
     path = plain_path(group.paths[0])
     several = len(names) > 1
     return errors.RecordDriftedError(

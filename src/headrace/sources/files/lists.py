@@ -35,8 +35,6 @@ _VERSION = "v1"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadFile:
-    """A file as a batch read it."""
-
     source: int
     log: int  # the number of the entry in Spark's log that names it
     path: str
@@ -264,7 +262,6 @@ class SeenFiles:
         return self._count
 
     def entry_of(self, path: str) -> int | None:
-        """The entry of a file; ``None`` if it was not read."""
         key = _hash(path)
         if (entry := self._new.get(key)) is not None:
             return entry

@@ -78,7 +78,6 @@ def check_format(format: str) -> None:
 
 
 def check_folder(folder: FileFolder) -> None:
-    """Make sure that the folder is there, and is one."""
     base = folder.base
     if not folder.exists():
         near = nearest_path(base) if base.startswith("/") else None

@@ -58,7 +58,6 @@ class KafkaCluster:
         return {name: None if topic is None else str(topic.topic_id) for name, topic in described.items()}
 
     def partitions(self, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """The partitions of topics, all of which must exist."""
         names = list(dict.fromkeys(topics))
         for name in names:
             if not is_topic_name(name):

@@ -46,7 +46,6 @@ class OffsetPublisher:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Publish the pending offsets and end."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=5.0)
@@ -100,8 +99,6 @@ _SERVERS_OPTION = "kafka.bootstrap.servers"
 
 
 class KafkaClusters(Client):
-    """The clusters of one command or update."""
-
     @property
     def refusal(self) -> HeadraceError | None:
         return None if isinstance(self.failure, TopicNotFoundError) else super().refusal
@@ -194,7 +191,6 @@ def other_cluster(options: Mapping[str, str], own: KafkaConnection) -> KafkaConn
 
 
 def reader_connection(options: Mapping[str, str]) -> KafkaConnection:
-    """The connection in a reader's `kafka.*` options."""
     chosen = {key.lower(): value for key, value in options.items()}
     return KafkaConnection(
         {key.removeprefix(_OPTION): value for key, value in chosen.items() if key.startswith(_OPTION)}
@@ -219,7 +215,6 @@ def no_login(servers: str) -> KafkaConnection:
 
 
 def normalized(servers: str) -> str:
-    """A list of brokers as identities have it."""
     return ",".join(sorted(_split(servers)))
 
 

@@ -271,7 +271,6 @@ class KafkaFacts(SourceFacts):
         return offset
 
     def _ended_at(self, flow: FlowFacts, ended: Ended, topic: str, partition: int) -> int | None:
-        """Where a checkpoint has ended a partition; ``None`` where none has read it."""
         offsets = ended.get(self.ids.get(topic) or "", {})
         if partition in offsets and offsets[partition] is None:
             why = f"its query has read the topic {topic} twice, up to different offsets"

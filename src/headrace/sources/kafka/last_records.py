@@ -223,7 +223,6 @@ def _ends(spans: Mapping[Partition, tuple[int, int]], count: int) -> dict[Partit
 def _latest(
     spans: Mapping[Partition, tuple[int, int]], found: Mapping[Partition, Marks]
 ) -> dict[Partition, LastRecord]:
-    """The last record of each span that has one."""
     last = {}
     for place, marks in found.items():
         first, end = spans[place]

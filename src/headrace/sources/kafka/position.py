@@ -43,7 +43,6 @@ class KafkaOffsets(Position):
                 yield topic, partition, offset
 
     def get(self, topic: str, partition: int) -> int | None:
-        """The offset of one partition; ``None`` where there is none."""
         return self.offsets.get(topic, {}).get(partition)
 
     def since(self, start: Position | None) -> Iterator[tuple[str, int, int, int]]:

@@ -34,8 +34,6 @@ class Record:
 
 
 class RecordLines:
-    """The records of a file, one by one, as they are asked for."""
-
     def __init__(self, stream: IO[bytes], name: str, form: FileFormat, key: str | None = None) -> None:
         self.name = name
         self.skipped = 0
@@ -271,8 +269,6 @@ class Landed:
 
 @dataclass
 class Delivered:
-    """What the broker has acknowledged."""
-
     records: int = 0
     size: int = 0
     partitions: dict[int, Landed] = field(default_factory=dict)

@@ -167,7 +167,6 @@ _CHOICE_OF_OFFSETS = frozenset(
 def read_between(
     read: SourceRead, start: Mapping[str, Mapping[int, int]], until: Mapping[str, Mapping[int, int]]
 ) -> DataFrame:
-    """The records of a reader between offsets."""
     subscription = Subscription.of(read.request.options)
     first: dict[str, dict[str, int]] = {}
     last: dict[str, dict[str, int]] = {}

@@ -218,7 +218,6 @@ class KafkaSource(Source):
         return topic.isin(*self.topics) if self.pattern is None else topic.rlike(self.pattern)
 
     def _count_partitions(self, topics: Iterable[str], cluster: KafkaCluster) -> dict[str, int]:
-        """The number of the partitions that are read of each topic."""
         found: dict[str, int] = {}
         try:
             for topic, there in cluster.partitions(topics).items():

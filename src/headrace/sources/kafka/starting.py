@@ -56,7 +56,6 @@ class Start:
                 return cls(at="offsets", offsets=_by_partition("startingOffsets", text, "17"))
 
     def describe(self) -> str:
-        """In words, for a plan."""
         match self.at:
             case "timestamp":
                 return f"from {_shown(self.timestamp_ms)}"

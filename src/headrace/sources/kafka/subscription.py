@@ -68,12 +68,10 @@ def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
 
 
 def whole(pattern: str) -> str:
-    """The pattern that matches whole names only."""
     return f"^(?:{pattern})$"
 
 
 def shown(pattern: str) -> str:
-    """A pattern as the user wrote it."""
     found = re.fullmatch(r"\^\(\?:(.*)\)\$", pattern)
     return found[1] if found else pattern
 

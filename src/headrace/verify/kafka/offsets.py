@@ -60,7 +60,6 @@ class BrokerRequests:
         self._explain_at = 0.0
 
     def open(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """A client of this kind, which reports here."""
         from confluent_kafka import KafkaException
 
         every = {**self.connection.for_librdkafka(), "log_level": "0", "error_cb": self._take, **settings}
@@ -105,8 +104,6 @@ class HeldOffsets:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the broker has it now."""
-
     id: str  # kafka's id of the topic; another topic of the same name has another one
     low: Mapping[int, int]  # the first offset that each partition still holds
     high: Mapping[int, int]  # the offset after the last committed record of each partition
@@ -116,7 +113,6 @@ class Topic:
 def load_topics(
     connection: KafkaConnection, names: Iterable[str], timeout_s: float, explain: Explain = unexplained
 ) -> dict[str, Topic | None]:
-    """Ask the broker for topics; ``None`` for one that it does not have."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -221,7 +217,6 @@ def _read_round(
     marks: Mapping[Partition, dict[int, RecordMark]],
     take: Callable[[Message], None] | None,
 ) -> None:
-    """Read one span of each partition, all partitions at once."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition as Assigned
 
     consumer.assign([Assigned(topic, part, wanted[topic, part][0]) for topic, part in wanted])
