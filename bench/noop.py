@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ import click
 from bench.load import PARTITIONS, broker_in
 from bench.processes import HEADRACE, timed
 from bench.results import expect, keep, ratio, rows_of, table
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.project.demo.producer import SalesProducer
 from headrace.project.template.files import template_files
 
@@ -32,10 +34,11 @@ def main(records: int, times: int, quick: bool) -> None:
         folder = Path(name)
         broker.create_topic("sales", PARTITIONS)
         bootstrap = broker.start()
-        producer = SalesProducer(bootstrap, "sales", records=records, rate=1_000_000)
+        connection = KafkaConnection({"bootstrap.servers": bootstrap})
+        producer = SalesProducer(connection, "sales", records=records, rate=1_000_000)
         producer.start()
         while not producer.done:
-            producer.join(1.0)
+            time.sleep(0.1)
         for place, text in template_files("noop").items():
             file = folder / "pipeline" / place
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from checked_json import read_json
-from headrace.project.demo.folder import open_demo
 from headrace.project.demo.producer import REFUNDS
+from headrace.runtime.broker import Broker
 from waiting import DEADLINE_S, until
 
 HEADRACE = [sys.executable, "-m", "headrace"]
@@ -88,8 +88,6 @@ def test_the_demo_is_killed_inside_a_batch_and_comes_out_equal_and_proven(demo_f
     assert told["gold"]["differences"] == []
     assert Decimal(told["gold"]["sales"]) == Decimal(told["gold"]["ledger_sales"]) > 0
     assert processes_of(demo_folder) == []
-    # Another demo may take the folder.
-    assert open_demo(demo_folder).renewed
 
 
 def test_an_interrupted_demo_ends_everything_that_it_started(demo_folder: Path) -> None:
@@ -110,7 +108,26 @@ def test_an_interrupted_demo_ends_everything_that_it_started(demo_folder: Path) 
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(DEADLINE_S) == 130
     assert processes_of(demo_folder) == []
-    assert open_demo(demo_folder).renewed
+
+
+def test_a_demo_that_is_killed_takes_its_pipeline_with_it(demo_folder: Path) -> None:
+    process = subprocess.Popen(command(demo_folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with process:
+        leases = demo_folder / "lake" / "leases"
+        until(lambda: process.poll() is not None or leases.is_dir(), "its flows work")
+        process.kill()
+    try:
+        # Its broker goes on, as any broker does until nobody has used it for a while.
+        until(
+            lambda: all(
+                "kafka" in " ".join(one.cmdline()) or "broker_watch" in " ".join(one.cmdline())
+                for one in processes_of(demo_folder)
+            ),
+            "the pipeline has ended",
+        )
+    finally:
+        Broker(demo_folder / ".headrace" / "broker").stop()
+    assert processes_of(demo_folder) == []
 
 
 def test_a_folder_of_somebody_elses_is_refused_and_left_alone(demo_folder: Path) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from stores import At, on_disk
 
+from headrace.errors import DemoDriverError
 from headrace.model.names import TableName
-from headrace.project.demo.driver import Crash, await_batch, end_leftover, look_at_crash
+from headrace.project.demo.driver import Crash, Driver, await_batch, look_at_crash
 from headrace.state.identity import CheckpointIdentity, load_identity, write_checkpoint
 from headrace.storage.layout import Storage
+from waiting import until
 
 BRONZE = TableName("default", "bronze")
 
@@ -75,16 +74,13 @@ def test_a_batch_under_way_is_seen_and_none_is_given_up(storage: Storage) -> Non
     assert await_batch(storage, BRONZE, "bronze", timeout_s=5, check=lambda: None)
 
 
-def test_a_process_left_by_a_killed_demo_is_ended_and_no_other(tmp_path: Path) -> None:
-    pid_file = tmp_path / "driver.json"
-    assert not end_leftover(pid_file)
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    with process:
-        started = psutil.Process(process.pid).create_time()
-        # Another process that was given the same number.
-        pid_file.write_text(json.dumps({"pid": process.pid, "started": started - 100}))
-        assert not end_leftover(pid_file)
-        assert process.poll() is None
-        pid_file.write_text(json.dumps({"pid": process.pid, "started": started}))
-        assert end_leftover(pid_file)
-        assert not psutil.pid_exists(process.pid)
+def test_the_lines_of_the_process_are_events_and_its_error_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    log.write_text('{"error": {"code": "OLD", "summary": "of the process before"}}\n')
+    seen: list[object] = []
+    driver = Driver(tmp_path / "nothing", environment={}, log_file=log, emit=seen.append)
+    with pytest.raises(DemoDriverError) as ended:
+        until(lambda: driver.check(), "it ends")
+    assert "[SPEC_NOT_FOUND]" in ended.value.facts[0]
+    assert ended.value.params["exit_code"] == 2
+    assert seen == []

@@ -83,16 +83,17 @@ def _result(name: str, written: tuple[Path, ...], notes: list[str], steps: list[
 @option("--rate", "Records per second.", click.IntRange(min=10), default=4_000)
 @option(
     "--directory PATH",
-    "The folder for the pipeline; default: ./headrace-demo.",
+    "The folder for the pipeline; default: ./headrace-demo, or with a number if that exists.",
     LocalFolder(),
-    default=Path("headrace-demo"),
 )
 @option(
     "--storage PATH",
     "The storage of the tables, such as s3://BUCKET/PREFIX; it must be empty. Default: the folder lake of "
     "the pipeline.",
 )
-def demo(invocation: Invocation, records: int, rate: int, directory: Path, storage: str | None) -> Result:
+def demo(
+    invocation: Invocation, records: int, rate: int, directory: Path | None, storage: str | None
+) -> Result:
     """Run an example, kill it in mid-run, and verify the result.
 
     Starts a Kafka broker, writes an example pipeline, produces records, and runs the pipeline. Kills
@@ -100,6 +101,7 @@ def demo(invocation: Invocation, records: int, rate: int, directory: Path, stora
     records, replays them, and verifies that no record was lost or duplicated. Then stops the pipeline
     and the broker; the tables are kept.
     """
+    from headrace.project.demo.folder import choose_folder
     from headrace.project.demo.screens import closing_data, closing_text
     from headrace.project.demo.story import Demo
     from headrace.project.template.files import pipeline_name, template_files
@@ -109,8 +111,9 @@ def demo(invocation: Invocation, records: int, rate: int, directory: Path, stora
     from headrace.storage.locate import locate
 
     root = None if storage is None else locate(storage)
-    files = template_files(pipeline_name(directory), root)
-    result = Demo(directory, records, rate, _screen(invocation.output), files, root).run()
+    folder = choose_folder(directory)
+    files = template_files(pipeline_name(folder), root)
+    result = Demo(folder, records, rate, _screen(invocation.output), files, root).run()
     # A run makes the JVM's start-up cache at its end, which would have slowed down the demo.
     make_later(find_java(), ensure_jars("spark"))
     return Result(

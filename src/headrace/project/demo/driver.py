@@ -21,6 +21,7 @@ from headrace.errors import DemoDriverError
 from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.observe.log import event_from_json
+from headrace.runtime.processes import start_bound
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
@@ -30,42 +31,26 @@ from headrace.storage.layout import Storage
 _STOP_TIMEOUT_S = 45.0  # a clean stop finishes the batches under way; then the process is killed
 _DEATH_TIMEOUT_S = 20.0
 _LOG_LINES = 8
+_POLL_S = 0.02
 
 
 class Driver:
-    """One process that runs a pipeline continuously. `pid_file`: the file with the process id, for a later
-    demo if this one is killed."""
+    """One process that runs a pipeline continuously. It ends with this process, however that ends."""
 
     def __init__(
-        self,
-        project: Path,
-        *,
-        environment: Mapping[str, str],
-        log_file: Path,
-        pid_file: Path,
-        emit: Callable[[Event], None],
+        self, project: Path, *, environment: Mapping[str, str], log_file: Path, emit: Callable[[Event], None]
     ) -> None:
         self._log_file = log_file
         self._emit = emit
         self._error: Mapping[str, Any] | None = None
-        command = [
-            sys.executable,
-            *["-m", "headrace", "run", "--continuous", "--json", "--project"],
-            str(project),
-        ]
-        with log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **environment},
-                # Ctrl-C is for the demo, which then ends everything in order.
-                start_new_session=True,
-            )
-        started = psutil.Process(self._process.pid).create_time()
-        pid_file.write_text(json.dumps({"pid": self._process.pid, "started": started}), encoding="utf-8")
-        self._reader = threading.Thread(target=self._read, name="headrace-demo-driver", daemon=True)
+        command = [sys.executable, "-m", "headrace", "run", "--continuous", "--json", "--project"]
+        log_file.touch()
+        # The processes of one demo write to one log.
+        begin = log_file.stat().st_size
+        self._process = start_bound([*command, str(project)], log_file, {**os.environ, **environment})
+        self._reader = threading.Thread(
+            target=self._read, args=(begin,), name="headrace-demo-driver", daemon=True
+        )
         self._reader.start()
 
     def check(self) -> None:
@@ -111,19 +96,32 @@ class Driver:
             return psutil.Process(self._process.pid).children(recursive=True)
         return []
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                try:
-                    data = json.loads(line)
-                except ValueError:
-                    continue
-                match data:
-                    case {"event": _} if (event := event_from_json(data)) is not None:
-                        self._emit(event)
-                    case {"error": dict(error)}:
-                        self._error = error
+    def _read(self, begin: int) -> None:
+        with self._log_file.open("rb") as log:
+            log.seek(begin)
+            line = b""
+            while True:
+                # What a process has written before it ended is read after that.
+                has_ended = self._process.poll() is not None
+                while part := log.readline():
+                    line += part
+                    if line.endswith(b"\n"):
+                        self._take(line)
+                        line = b""
+                if has_ended:
+                    return
+                time.sleep(_POLL_S)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            data = json.loads(line)
+        except ValueError:
+            return
+        match data:
+            case {"event": _} if (event := event_from_json(data)) is not None:
+                self._emit(event)
+            case {"error": dict(error)}:
+                self._error = error
 
     def _last_lines(self) -> list[str]:
         if self._error is not None:
@@ -132,22 +130,6 @@ class Driver:
             return self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
         except OSError:
             return []
-
-
-def end_leftover(pid_file: Path) -> bool:
-    """Kill the process of a demo that was killed; returns whether there was one."""
-    try:
-        known = json.loads(pid_file.read_text(encoding="utf-8"))
-        process = psutil.Process(int(known["pid"]))
-        # A pid is used again: the time of creation tells the processes apart.
-        if abs(process.create_time() - float(known["started"])) > 1.0:
-            return False
-        family = [*process.children(recursive=True), process]
-        process.kill()
-        psutil.wait_procs(family, timeout=_DEATH_TIMEOUT_S)
-    except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
-        return False
-    return True
 
 
 _LOOK_S = 0.001

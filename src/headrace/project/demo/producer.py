@@ -1,20 +1,23 @@
-"""Produces sales events, and adds them to a ledger when the broker acknowledges them."""
+"""Produces sales events, and adds them to a ledger; one that the broker does not acknowledge is a failure."""
 
 from __future__ import annotations
 
 import datetime
 import itertools
 import json
+import logging
 import random
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 from headrace.errors import DemoProducerError
+from headrace.model.kafka_settings import KafkaConnection
+from headrace.project.producing import produce
+from headrace.sources.kafka.producer import Record
 from headrace.storage.location import Location, open_delta
 
 Key = tuple[str, str]  # a name and an ISO date
@@ -28,8 +31,8 @@ class Entry:
 
 @dataclass
 class SalesLedger:
-    """Counts and exact sums of the records that the broker has acknowledged. Only the producer's thread
-    writes it; figures may be read meanwhile, sums after it has ended."""
+    """Counts and exact sums of the records that were sent. Only the producer's thread writes it; figures may
+    be read meanwhile, sums after it has ended."""
 
     records: int = 0
     sales: Decimal = Decimal(0)
@@ -57,7 +60,7 @@ DATES = tuple((datetime.date(2026, 1, 1) + datetime.timedelta(days=day)).isoform
 
 REFUNDS = 12  # the number of sales that are negative; the pipeline rejects them at first
 _TICK_S = 0.01
-_FLUSH_S = 30.0
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,17 +86,19 @@ def build_sales(records: int, seed: int = 7) -> Iterator[Sale]:
 
 
 class SalesProducer:
+    """Sends sales in a thread of its own. `pauses`: the numbers of records after which it waits."""
+
     def __init__(
-        self, bootstrap: str, topic: str, *, records: int, rate: int, pauses: Sequence[int] = ()
+        self, connection: KafkaConnection, topic: str, *, records: int, rate: int, pauses: Sequence[int] = ()
     ) -> None:
         self.ledger = SalesLedger()
         self.records = records
         self._topic = topic
         self._rate = rate
-        self._bootstrap = bootstrap
+        self._connection = connection
         self._failure: str | None = None
         self._stop = threading.Event()
-        self._pauses = [(at, threading.Event()) for at in sorted(pauses)]
+        self._pauses = {at: threading.Event() for at in sorted(pauses)}
         self._thread = threading.Thread(target=self._run, name="headrace-demo-producer", daemon=True)
 
     def start(self) -> None:
@@ -101,13 +106,13 @@ class SalesProducer:
 
     def go_on(self) -> None:
         """End the next pause, also if it has not started yet."""
-        for _, over in self._pauses:
+        for over in self._pauses.values():
             if not over.is_set():
                 over.set()
                 return
 
     def finish(self) -> None:
-        for _, over in self._pauses:
+        for over in self._pauses.values():
             over.set()
 
     def stop(self) -> None:
@@ -125,68 +130,31 @@ class SalesProducer:
         if self._failure is not None:
             raise DemoProducerError(
                 f"the demo's producer could not write to topic {self._topic}: {self._failure}",
-                facts=(f"{self.ledger.records:,} of {self.records:,} records were acknowledged",),
                 remedies=("headrace demo",),
-                params={"topic": self._topic, "acknowledged": self.ledger.records},
+                params={"topic": self._topic},
             )
 
     def _run(self) -> None:
         try:
-            self._produce()
+            sent = produce(
+                self._sales(), self._connection, self._topic, name="the demo", show=_LOG.info, interval_s=10.0
+            )
+            if sent.unconfirmed:
+                self._failure = f"{sent.unconfirmed} records were not acknowledged"
         except Exception as error:
             self._failure = f"{type(error).__name__}: {error}"
 
-    def _produce(self) -> None:
-        from confluent_kafka import Producer
-
-        producer = Producer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                # A retried record is written once: the books would be wrong otherwise.
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "log_level": 0,
-            }
-        )
-        sales = build_sales(self.records)
-        sent = 0
-        for until, over in [*self._pauses, (self.records, None)]:
-            sent = self._send_until(producer, sales, sent, until)
-            if over is not None:
-                producer.flush(_FLUSH_S)
+    def _sales(self) -> Iterator[Record]:
+        first, began = 0, time.monotonic()
+        for number, sale in enumerate(build_sales(self.records)):
+            if (over := self._pauses.get(number)) is not None:
                 over.wait()
-        left = producer.flush(_FLUSH_S)
-        if left and self._failure is None:
-            self._failure = f"{left} records were not acknowledged within {_FLUSH_S:.0f} s"
-
-    def _send_until(self, producer: Any, sales: Iterator[Sale], sent: int, until: int) -> int:
-        """Send records at the rate up to a number, and return the number sent."""
-        began, first = time.monotonic(), sent
-        while sent < until and not self._stop.is_set() and self._failure is None:
-            due = min(until, first + int((time.monotonic() - began) * self._rate) + 1)
-            for sale in itertools.islice(sales, max(0, due - sent)):
-                self._send(producer, sale)
-            sent = max(sent, due)
-            producer.poll(0)
-            self._stop.wait(_TICK_S)
-        return sent
-
-    def _send(self, producer: Any, sale: Sale) -> None:
-        entered = partial(self._delivered, sale)
-        while True:
-            try:
-                producer.produce(
-                    self._topic, value=sale.to_json(), key=sale.name.encode(), on_delivery=entered
-                )
+                first, began = number, time.monotonic()
+            ahead_s = (number - first) / self._rate - (time.monotonic() - began)
+            if (ahead_s > _TICK_S and self._stop.wait(ahead_s)) or self._stop.is_set():
                 return
-            except BufferError:
-                producer.poll(0.1)
-
-    def _delivered(self, sale: Sale, error: Any, message: Any) -> None:
-        if error is not None:
-            self._failure = str(error)
-            return
-        self.ledger.add(sale.name, sale.date, sale.sales)
+            self.ledger.add(sale.name, sale.date, sale.sales)
+            yield Record(value=sale.to_json(), key=sale.name.encode(), line=sale.id)
 
 
 @dataclass(frozen=True)

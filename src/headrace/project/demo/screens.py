@@ -23,7 +23,7 @@ from headrace.model.event_forms import Event
 from headrace.model.events import FlowRetrying, ViewFailed
 from headrace.observe.board import Board
 from headrace.observe.display import LineThrottle, board_table, event_line
-from headrace.project.demo.producer import REFUNDS, ComparedRow, Comparison, Entry
+from headrace.project.demo.producer import ComparedRow, Comparison, Entry
 from headrace.project.demo.story import DemoResult, Screen
 from headrace.runtime.places import BROKER_VARIABLE
 
@@ -123,7 +123,7 @@ def closing_text(result: DemoResult) -> str:
         *_reading_lines(result),
     ]
     if not result.ok:
-        lines += ["", *(f"The demo failed: {reason}" for reason in faults(result))]
+        lines += ["", *(f"The demo failed: {reason}" for reason in result.faults)]
     return "\n".join(lines)
 
 
@@ -132,7 +132,7 @@ def closing_data(result: DemoResult) -> dict[str, Any]:
     ledger, comparison = result.producer.ledger, result.comparison
     return {
         "ok": result.ok,
-        "faults": list(faults(result)),
+        "faults": result.faults,
         "path": str(result.folder.path),
         "tables_path": str(result.settings.storage.tables),
         "broker_path": str(result.folder.broker),
@@ -162,21 +162,6 @@ def closing_data(result: DemoResult) -> dict[str, Any]:
             "ledger_sales": str(ledger.sales),
         },
     }
-
-
-def faults(result: DemoResult) -> Iterator[str]:
-    ledger = result.producer.ledger
-    if not result.crashes[-1].inside_batch:
-        yield f"the driver was killed {len(result.crashes)} times, but never during a batch"
-    if not result.drained:
-        yield f"the tables did not receive all {ledger.records:,} records in time"
-    if not result.replayed == result.rejected == REFUNDS:
-        yield f"{result.rejected} of {REFUNDS} refunds were rejected, and {result.replayed} were replayed"
-    if not result.proof.proven:
-        yield f"`headrace verify` has {len(result.proof.findings)} findings"
-    if not result.comparison.equal:
-        wrong = len(result.comparison.differences) + len(result.comparison.doubled)
-        yield f"gold differs from the sums of the producer in {wrong} of {len(result.comparison.rows)} rows"
 
 
 def _proof_lines(result: DemoResult) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,15 +18,8 @@ from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, BatchReplayed, FlowStarted
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.project.demo.driver import Crash, Driver, await_batch, end_leftover, look_at_crash
-from headrace.project.demo.folder import (
-    DemoFolder,
-    TableWatch,
-    check_empty,
-    open_demo,
-    rewrite,
-    write_pipeline,
-)
+from headrace.project.demo.driver import Crash, Driver, await_batch, look_at_crash
+from headrace.project.demo.folder import DemoFolder, TableWatch, check_empty, write_demo
 from headrace.project.demo.producer import REFUNDS, Comparison, SalesProducer, compare, load_gold
 from headrace.storage.location import Location
 
@@ -73,9 +67,27 @@ class DemoResult:
 
     @property
     def ok(self) -> bool:
-        are_replayed = self.replayed == self.rejected == REFUNDS
-        is_equal = self.drained and are_replayed and self.comparison.equal
-        return is_equal and self.proof.proven and self.crashes[-1].inside_batch
+        return not self.faults
+
+    @property
+    def faults(self) -> list[str]:
+        records, comparison, found = self.producer.ledger.records, self.comparison, []
+        if not self.crashes[-1].inside_batch:
+            found.append(f"the driver was killed {len(self.crashes)} times, but never during a batch")
+        if not self.drained:
+            found.append(f"the tables did not receive all {records:,} records in time")
+        if not self.replayed == self.rejected == REFUNDS:
+            found.append(
+                f"{self.rejected} of {REFUNDS} refunds were rejected, and {self.replayed} were replayed"
+            )
+        if not self.proof.proven:
+            found.append(f"`headrace verify` has {len(self.proof.findings)} findings")
+        if not comparison.equal:
+            wrong = len(comparison.differences) + len(comparison.doubled)
+            found.append(
+                f"gold differs from the sums of the producer in {wrong} of {len(comparison.rows)} rows"
+            )
+        return found
 
 
 class Screen:
@@ -161,12 +173,12 @@ class Demo:
 
         began = time.monotonic()
         with ExitStack() as stack:
-            folder = self._open_folder(stack)
+            folder = self._write_folder()
+            stack.callback(shutil.rmtree, folder.scratch, ignore_errors=True)
             settings = self._start_broker(folder, stack)
-            servers = settings.kafka.bootstrap_servers
             records = self._records
             producer = SalesProducer(
-                servers,
+                settings.kafka,
                 TOPIC,
                 records=records,
                 rate=self._rate,
@@ -201,23 +213,13 @@ class Demo:
                 duration_s=time.monotonic() - began,
             )
 
-    def _open_folder(self, stack: ExitStack) -> DemoFolder:
-        from headrace.runtime.broker import Broker
-
+    def _write_folder(self) -> DemoFolder:
         if self._storage is not None:
             check_empty(self._storage)
-        folder = open_demo(self._directory)
-        stack.enter_context(folder.locked())
-        stack.callback(folder.clear_scratch)
-        if folder.renewed:
-            end_leftover(folder.driver_pid)
-            Broker(folder.broker).stop()
-        write_pipeline(folder, self._files)
+        folder = write_demo(self._directory, self._files)
         self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   (you can edit it)")
         if self._storage is not None:
             self._screen.fact("Storage", str(self._storage))
-        if folder.renewed:
-            self._screen.fact("", "the tables and the topic of an earlier demo were replaced")
         return folder
 
     def _start_broker(self, folder: DemoFolder, stack: ExitStack) -> ProjectSettings:
@@ -241,11 +243,7 @@ class Demo:
     def _start_driver(self, folder: DemoFolder) -> None:
         self._screen.doing("starting Spark")
         self._driver = Driver(
-            folder.path,
-            environment=_environment(folder),
-            log_file=folder.driver_log,
-            pid_file=folder.driver_pid,
-            emit=self._witness,
+            folder.path, environment=_environment(folder), log_file=folder.driver_log, emit=self._witness
         )
         self._wait(self._witness.started.is_set, None, "it did not start a flow")
 
@@ -310,7 +308,8 @@ class Demo:
             (summary,) = pipeline.quarantine.list([REJECTING])
             rejected = summary.states.get("quarantined", 0)
             self._screen.note(f"{rejected} refunds are in the quarantine of {REJECTING}: sales > 0 fails")
-            rewrite(folder, f"transformations/{REJECTING}.py", _EXPECTED, _CORRECTED)
+            file = folder.path / "transformations" / f"{REJECTING}.py"
+            file.write_text(file.read_text(encoding="utf-8").replace(_EXPECTED, _CORRECTED), encoding="utf-8")
             done = pipeline.quarantine.replay(REJECTING)
             text = f"✓ {done.replayed} of them replayed, after the expectation was corrected to sales <> 0"
             self._screen.note(text)
