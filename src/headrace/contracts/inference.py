@@ -31,8 +31,6 @@ class CorruptRecord:
 
 @dataclass(frozen=True)
 class Finding:
-    """A field that needs a decision."""
-
     path: str  # the field, such as ``order.lines[].price``
     problem: str
     became: str

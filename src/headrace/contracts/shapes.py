@@ -31,8 +31,6 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Example:
-    """The first value of a kind."""
-
     at: Coordinates
     value: str
 

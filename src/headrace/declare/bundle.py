@@ -43,8 +43,6 @@ class BundlePipeline:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle with its included files, for one target."""
-
     target: str
     pipelines: tuple[BundlePipeline, ...]
     variables: BundleVariables

@@ -32,7 +32,6 @@ def find_files(settings: ProjectSettings) -> list[Path]:
 
 
 def _folder(pattern: str) -> str:
-    """The folder of a pattern, before its first wildcard."""
     folder = re.split(r"[*?[]", pattern)[0].rpartition("/")[0]
     return folder or "."
 

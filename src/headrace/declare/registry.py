@@ -50,7 +50,6 @@ class Registry:
         self._changed: list[tuple[TableName, SourceLocation, Mapping[str, Any]]] = []
 
     def add_dataset(self, dataset: Dataset, function: Any = None) -> None:
-        """Add a dataset whose name must be new."""
         # Tables are folders: two names that differ only in case would share one folder on some machines.
         key = str(dataset.name).casefold()
         if earlier := self._datasets.get(key):

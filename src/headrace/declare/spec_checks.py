@@ -122,7 +122,6 @@ def build_error(error: ValidationError, merged: Mapped, shown: str) -> SpecInval
 
 
 def _problem(detail: Any, merged: Mapped, shown: str) -> SpecInvalidError:
-    """One error of Pydantic's, in the terms of the spec."""
     path = tuple(part for part in detail["loc"] if not (isinstance(part, str) and part[:1].isupper()))
     key = ".".join(str(part) for part in path)
     location, value = _find(merged, path, shown)

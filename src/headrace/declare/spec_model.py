@@ -66,8 +66,6 @@ class Include(_Part):
 
 
 class Library(_Part):
-    """One entry of ``libraries``: a glob, or one file."""
-
     glob: Include | None = None
     file: Text | None = None
 

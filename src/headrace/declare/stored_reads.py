@@ -259,7 +259,6 @@ def _read(session: SparkSession, table: str, options: dict[str, str]) -> DataFra
 
 
 def _start(arguments: Arguments, version: Any, moment: Any) -> dict[str, str]:
-    """The options of Delta for the start of a stream."""
     if version is not None and moment is not None:
         raise arguments.invalid("starting_timestamp", "and starting_version cannot both be set", "keep one")
     if version is not None:

@@ -258,8 +258,6 @@ class Repair:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A damaged or missing file of a checkpoint."""
-
     file: Location
     found: str
     repair: Repair | None = None

@@ -42,8 +42,6 @@ MIN_RETENTION_DURING_RUNS_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class TableCondition:
-    """The data files of a table, and its log."""
-
     table: Location
     snapshot: TableSnapshot
     policy: TablePolicy
@@ -54,7 +52,6 @@ class TableCondition:
 
     @property
     def files(self) -> int:
-        """The number of files of the newest version."""
         return len(self.snapshot.files)
 
     @property

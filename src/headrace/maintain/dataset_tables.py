@@ -55,7 +55,6 @@ def secondary_tables(storage: Storage, dataset: TableName) -> Iterator[DatasetTa
 def record_maintenance(
     storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any], role: Role = "table"
 ) -> None:
-    """Record a maintenance step of a table, with the current time."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def change(held: Any) -> dict[str, Any]:

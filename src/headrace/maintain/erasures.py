@@ -43,8 +43,6 @@ class Erasure:
 
 @dataclass(frozen=True, kw_only=True)
 class ErasedRest:
-    """What a table still has of erased rows."""
-
     target: DatasetTable
     erasure: Erasure
     due: datetime  # when the retention of the files ends

@@ -181,7 +181,6 @@ class MaintenanceScheduler:
             self._wake.set()
 
     def compacted(self, table: Location, done: Compaction | Exception) -> None:
-        """Report a compaction, or why it has failed."""
         self._compacted(DatasetTable(table_name(table)), done)
 
     def indexing(self, table: Location, *, read: int, rows: int) -> None:

@@ -28,8 +28,6 @@ UNNAMED_S = 86400.0
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
-    """A file in a table's folder."""
-
     path: str
     size: int
     modified_s: float  # when it was written, in seconds since the epoch

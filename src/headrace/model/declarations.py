@@ -25,8 +25,6 @@ NullRule = Literal["pass", "fail"]
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """A condition on the rows of one dataset."""
-
     name: str
     condition: Any  # SQL text, or a ``pyspark.sql.Column``
     text: str  # the condition in SQL, for people; a Column is known only while Spark runs

@@ -105,7 +105,6 @@ class KafkaConnection:
         )
 
     def create_topic_remedy(self, topic: str) -> str:
-        """How a user creates a topic of this cluster."""
         if self.of_embedded:
             return f"create it:   headrace broker topics create {topic}"
         return f"create the topic `{topic}` with the tools of the cluster"

@@ -64,7 +64,6 @@ class TablePolicy:
         return self.with_values({**only, "cleans_log": True, "log_retention_s": kept_s})
 
     def target_bytes(self, table_bytes: int) -> int:
-        """The bytes of a compacted file of a table with so many bytes."""
         if self.target_file_size is not None:
             return self.target_file_size
         return next((size for below, size in _TARGET_SIZES if table_bytes < below), _LARGE_TARGET)
@@ -79,7 +78,6 @@ class TablePolicy:
         return replace(self, **{name: value for name, value in values.items() if name in known})
 
     def with_properties(self, properties: Mapping[str, str]) -> TablePolicy:
-        """The policy with what the properties of Delta and of Databricks say."""
         given = {name.lower(): value for name, value in properties.items()}
 
         def is_off(name: str) -> bool:
@@ -165,8 +163,6 @@ class FileRows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FoldableFiles:
-    """The effect that a compaction of a table would have."""
-
     number: int  # the files that it would save, or free of deleted rows; each partition keeps one file
     hides_many: bool = False  # whether deletion vectors hide a larger part of all rows than the policy allows
     has_large: bool = False  # whether one of the files with mostly deleted rows is not small
@@ -181,7 +177,6 @@ class FoldableFiles:
 
 
 def is_mostly_deleted(file: StoredRows, policy: TablePolicy) -> bool:
-    """Whether a compaction rewrites a file because of its deleted rows."""
     # As in Delta: without statistics, any deleted row is enough.
     return file.deleted > policy.deleted_ratio * (file.rows or 0)
 

@@ -59,8 +59,6 @@ def _below(path: str, prefix: str) -> str | None:
 
 @dataclass(frozen=True)
 class MappedTable:
-    """A table that an entry of `tables` maps."""
-
     rule: str
     path: str | None = None  # the path of a Delta table; ``None`` if the entry names a catalog
     parts: tuple[str, ...] = ()  # the name in one of Spark's catalogs

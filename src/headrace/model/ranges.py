@@ -39,8 +39,6 @@ class OpaquePosition(Position):
 
 @dataclass(frozen=True)
 class SourceRange:
-    """What one batch read from one source of its query."""
-
     index: int  # the number of the source in the query, as Spark counts from 0
     kind: str
     identity: Mapping[str, Any]  # identifies the source, also if another source has the same name later

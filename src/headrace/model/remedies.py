@@ -12,8 +12,6 @@ _OFFSET = re.compile(r"(?P<topic>[\w.-]+):(?P<partition>\d+)=(?P<offset>\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenStart:
-    """Where a new checkpoint of a flow starts."""
-
     # All partitions start at their first record, or after their last one.
     edge: Literal["earliest", "latest"] | None = None
     # The first offset to read, by topic and partition; other partitions continue.
@@ -56,8 +54,6 @@ class ChosenStart:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedies:
-    """The remedies that a run was started with, by flow."""
-
     # Flows that get a new checkpoint, which continues after everything that the earlier ones have read.
     reset: frozenset[str] = frozenset()
     rename_flow: Mapping[str, str] = field(default_factory=dict)  # new names of flows, with the old ones

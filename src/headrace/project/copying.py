@@ -138,7 +138,6 @@ class _Copy:
         }
 
     def _copy(self, name: str) -> int:
-        """Copy a file; returns its size in the target."""
         self._check_mark()
         source, target, content = self._source / name, self._target / name, _Content()
         is_identity = name.startswith("checkpoints/") and name.endswith(f"/{FILE}")

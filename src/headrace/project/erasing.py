@@ -121,7 +121,6 @@ class Eraser:
         self._engine = engine
 
     def plan(self, table: str, where: str) -> ErasurePlan:
-        """What an erasure would delete; changes nothing."""
         settings = self._settings
         name = find_dataset(table, settings)
         _, plan = self._engine.reach()

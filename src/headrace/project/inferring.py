@@ -119,7 +119,6 @@ def choose_stretches(span: Span, sample: int) -> list[Span]:
 
 
 def compare(source: str, inference: Inference, file: Path, shown: str, seconds: float) -> InferredSchema:
-    """The schema of the records, together with what the file has already."""
     if not inference.records:
         raise _no_records(source, inference)
     before = load_schema_file(file, shown)

@@ -76,8 +76,6 @@ class PreparedTopic:
 
 
 class IngestFolder:
-    """The folder in the storage with the files of ingested topics."""
-
     def __init__(self, settings: ProjectSettings, *, trial: bool = False) -> None:
         self._settings = settings
         self.is_trial = trial
@@ -197,7 +195,6 @@ def prepare(
 
 
 def check_tables(topics: Iterable[IngestedTopic]) -> None:
-    """Refuse two topics with one table."""
     owners: dict[str, str] = {}
     for one in topics:
         for table in one.tables:
@@ -341,7 +338,6 @@ def _infer(topic: str, sample: TopicSample, kept: Path) -> InferredSchema:
 
 
 def _load_schema(file: Path) -> tuple[tuple[str, str], dict[str, str]]:
-    """A schema file as text with its suffix, and its columns."""
     if file.suffix == ".json":
         schema = load_schema_file(file, str(file))
         if schema is not None:

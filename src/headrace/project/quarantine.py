@@ -53,8 +53,6 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True)
 class RowChoice:
-    """Rows that a command would take out of the quarantine."""
-
     dataset: TableName
     flows: Mapping[str, int] = field(default_factory=dict)
     # The rows that match too, and are in another state; they stay as they are.
@@ -252,8 +250,6 @@ def _records(rows: pa.Table) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayResult:
-    """What became of rejected rows."""
-
     dataset: TableName
     flows: tuple[FlowReplay, ...] = ()
     pending: int = 0  # rows that match too, and whose batch the dataset does not hold yet

@@ -94,7 +94,6 @@ class Queries:
         records: DataFrame,
         found: list[BadRecords] | None = None,
     ) -> DataFrame:
-        """Evaluate a flow over records that were kept."""
 
         # No sources are replaced here: the records are the sources.
         active = ActivePipeline(

@@ -139,7 +139,6 @@ class Looks:
         return found
 
     def report(self, what: str, error: HeadraceError, attempt: int, wait_s: float) -> None:
-        """Emit the event of a failed look."""
         failed = LookFailed(
             update=self.update,
             flow=self.flow,

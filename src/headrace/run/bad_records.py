@@ -118,7 +118,6 @@ class DriftCheck:
         return True
 
     def report_ignored(self, stamp: BatchStamp, names: Iterable[str], example: Mapping[str, Any]) -> None:
-        """Report fields that have no column, each once."""
         if new := frozenset(names) - self._reported:
             self._reported |= new
             self._report(stamp, tuple(sorted(new)), example, None)
@@ -307,8 +306,6 @@ class BadRecordSearch:
 
 @dataclass(frozen=True)
 class _KeptRecords:
-    """The bad records of one read, which Spark keeps."""
-
     frame: DataFrame
     counts: Mapping[str, int]
     totals: ReadCounts | None  # the counts of the whole range; ``None`` if Spark does not have them

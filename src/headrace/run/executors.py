@@ -152,8 +152,6 @@ class Executors(Protocol):
 
 
 class SparkExecutors:
-    """The executors of a session's application."""
-
     def __init__(self, session: SparkSession) -> None:
         context: Any = session.sparkContext
         self._jvm = context._jvm

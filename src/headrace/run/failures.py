@@ -268,7 +268,6 @@ def _unchanged(declared: Declared) -> str:
 
 
 def driver_lost(facts: Sequence[str] = ()) -> errors.DriverLostError:
-    """The error for a JVM of Spark that has ended."""
     return errors.DriverLostError(
         "the JVM of Spark has ended",
         facts=("batches that were not committed were not written", *facts),
@@ -356,7 +355,6 @@ def _violation(
 
 
 def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> HeadraceError:
-    """The error for a module that a function imports, and that a worker does not have."""
     top = name.partition(".")[0]
     folders = () if failed.settings is None else failed.settings.code_folders
     remedies = [f"install its package for the Python of the workers, such as:   pip install {top}"]
@@ -412,7 +410,6 @@ def _disk_facts(settings: ProjectSettings | None) -> tuple[str, ...]:
 def state_changed(
     flow: StreamingFlow, mismatch: StateMismatch, facts: Sequence[str]
 ) -> errors.StateChangedError:
-    """The error for a query that the state of its checkpoint does not fit."""
     return errors.StateChangedError(
         f"flow {flow.name}: its query has changed, and the state in its checkpoint does not fit it",
         location=return_location(flow.location),

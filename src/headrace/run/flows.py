@@ -82,12 +82,10 @@ class UpdateFlows:
         self._supervisor.stop(name)
 
     def skip(self, name: str, reason: str) -> None:
-        """Do not start a flow, and report why."""
         self._release(name)
         self._not_started[name] = self._reports.skipped(self.planned[name], reason)
 
     def fail(self, name: str, error: HeadraceError) -> None:
-        """Report that a flow could not be started."""
         self._release(name)
         self._not_started[name] = self._reports.failed(self.planned[name], error)
 

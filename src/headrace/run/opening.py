@@ -53,7 +53,6 @@ class FlowStart:
 
 
 def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
-    """Decide how a flow starts; writes nothing."""
     _check_destination(surveyor)
     survey = surveyor.survey(remedies)
     if survey is None:
@@ -101,8 +100,6 @@ def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFa
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedFlow:
-    """A flow whose checkpoint is ready."""
-
     path: Location
     identity: CheckpointIdentity
     sources: tuple[SourceFacts, ...]
@@ -290,7 +287,6 @@ class FlowOpener:
         return seeds
 
     def _setting(self, name: str) -> str | None:
-        """A setting of Spark in the flow's queries."""
         chosen = {**self._settings.configuration, **self._planned.flow.spark_conf}
         return chosen.get(name) or self.spark.conf.get(name, None)
 

@@ -43,8 +43,6 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class FlowReplay:
-    """What became of the rejected rows of one flow."""
-
     flow: str
     replayed: int = 0
     rejected: int = 0  # rows that were rejected again; they have their new reasons

@@ -53,7 +53,6 @@ class Schedule:
         self._refreshes.__exit__(kind, error, trace)
 
     def block_views(self, blocked: Mapping[str, Blocked]) -> None:
-        """Report the views that cannot be refreshed."""
         self._causes |= {name: one.failed for name, one in blocked.items() if isinstance(one, Skip)}
         for name, view in self._views.items():
             match blocked.get(str(name)):
@@ -124,7 +123,6 @@ class Schedule:
         return waiting
 
     def _refresh_all(self, names: list[TableName]) -> None:
-        """Refresh views of one level, and wait for them."""
         while names and not self._stop.requested:
             for name in list(names):
                 if len(self._refreshes.running) >= most_refreshes():

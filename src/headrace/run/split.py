@@ -93,7 +93,6 @@ def _rejected(counts: Mapping[str, Any]) -> int:
 
 
 def _line(row: Row) -> str:
-    """A rejected row in one line: its coordinates and reasons."""
     source = row["source"]
     place = "" if source is None else describe_record(source.asDict())
     reasons = (one["message"] or f"`{one['name']}`" for one in row["reasons"])

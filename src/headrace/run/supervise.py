@@ -51,7 +51,6 @@ class Supervisor(Generic[Result]):
                 self._threads[name].start()
 
     def stop(self, name: str) -> None:
-        """Ask a task to stop; returns at once."""
         with self._changed:
             if (signal := self._signals.get(name)) is not None:
                 signal.request()

@@ -272,7 +272,6 @@ def _refuse_other_history(stage: OpenTableStage, state: TableState) -> None:
 
 
 def _refuse_taken_names(stage: OpenTableStage, state: TableState) -> None:
-    """Refuse to rename a column if the table has both names."""
     table = stage.table
     held = columns.altered(state.schema, {}, table.dropped_columns)
     for old, new in table.renamed_columns.items():

@@ -109,7 +109,6 @@ class Trial:
         return self.planned.coordinates if have_them else None
 
     def _try_rows(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> None:
-        """Check rows that were kept as JSON."""
         from pyspark.errors import AnalysisException
 
         read = rows_of_json(rejected, self.schema).persist()

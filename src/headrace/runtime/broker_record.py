@@ -88,7 +88,6 @@ class BrokerRecord:
 
 
 def has_data(folder: Path) -> bool:
-    """Whether the broker of a folder has ever been started."""
     return (folder / DATA / "meta.properties").is_file()
 
 

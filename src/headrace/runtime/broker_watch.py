@@ -64,8 +64,6 @@ def keeping_alive(connection: KafkaConnection) -> Iterator[None]:
 
 
 class Watch:
-    """Watches one broker: the process in the record of a folder."""
-
     def __init__(self, folder: Path, process: psutil.Process, port: int, idle_s: float) -> None:
         self._folder = folder
         self._process = process

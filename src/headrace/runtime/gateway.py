@@ -217,7 +217,6 @@ def kept_active_session(session: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def active_session(session: SparkSession) -> Iterator[None]:
-    """Make a session the active session of this thread for the block."""
     jvm: Any = session._jvm
     with kept_active_session(session):
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)

@@ -36,8 +36,6 @@ _GRACE_S = 1.0
 
 
 class ClientErrors:
-    """The errors that one client has reported about its connections."""
-
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._reports: list[str] = []

@@ -45,7 +45,6 @@ def broker_folder() -> Path:
 
 
 def chosen_folder(variable: str) -> Path | None:
-    """The folder that the user has set with an environment variable."""
     chosen = os.environ.get(variable)
     return Path(chosen).expanduser().absolute() if chosen else None
 

@@ -95,7 +95,6 @@ class Names:
         return _KAFKA if table.is_kafka else table_columns(table)
 
     def describe(self, text: str | None) -> Answer:
-        """All names with their kinds, or the columns of one table."""
         if text is None:
             return Answer(
                 columns=("name", "kind"), types=("string", "string"), rows=tuple(self.kinds().items())

@@ -189,7 +189,6 @@ class Streams:
         self.settings = definitions.settings
 
     def check(self, name: str, stream: CreateStream) -> None:
-        """Plan a stream; writes no table."""
         from headrace.project.pipeline import Pipeline
 
         settings, flow = self._definitions.open(name, stream)

@@ -15,7 +15,6 @@ FORMAT = 1
 
 
 def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
-    """What a target records of a batch or a replay."""
     if stamp.replayed is not None:
         return {**replay_metadata(stamp), "rows": stamp.replayed, **counts.to_json()}
     return {**stamp_metadata(stamp), **counts.to_json(), "sources": [one.to_json() for one in stamp.ranges]}

@@ -103,8 +103,6 @@ class BadRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRules:
-    """What a reader does with records that do not become rows."""
-
     decoder: Decoder
     # Whether a bad record is moved to the quarantine table or stops the flow
     bad_records: BadRecordRule = "quarantine"

@@ -28,8 +28,6 @@ _CHANGES_TYPES = ("dateformat", "timestampformat", "timestampntzformat")
 
 
 class Decoder(ABC):
-    """Decodes the records of one format."""
-
     expected: str | None = None
     """The schema in Spark's JSON form; the error uses it to name the field that does not match."""
 

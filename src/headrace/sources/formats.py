@@ -22,8 +22,6 @@ class FormatRead:
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredAvro:
-    """A call of ``from_avro`` with a schema registry."""
-
     data: Any  # the column, or its name
     schema: str | None  # the reader's schema
     subject: Any

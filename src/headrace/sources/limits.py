@@ -60,8 +60,6 @@ class BatchCost:
 
 
 class AdaptiveLimit:
-    """The limit of one source's batches."""
-
     def __init__(self, limit: int, least: int = 1) -> None:
         self.limit = limit
         self._least = least

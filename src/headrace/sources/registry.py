@@ -207,7 +207,6 @@ def load_next_positions(
 
 
 def committed_positions(metadata: Mapping[str, Any]) -> dict[int, Position]:
-    """Where a commit says that each source ended."""
     return {one["index"]: kind_of(one["kind"]).position(one["until"]) for one in metadata["sources"]}
 
 

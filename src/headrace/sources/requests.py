@@ -49,8 +49,6 @@ class TableLook(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """How clients ask the systems of sources."""
-
     settings: Callable[[], ProjectSettings]  # gives the settings; called when a client is first needed
     publishes: bool = False  # whether flows publish how far they have read
     timeout_s: float = 10.0  # the longest that one request may take
@@ -134,8 +132,6 @@ class StreamRead:
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """A flow, and what it has read before."""
-
     flow: StreamingFlow
     history: History = field(default_factory=History)
     ledger: Location | None = None
@@ -144,8 +140,6 @@ class Past:
 
 @dataclass(frozen=True)
 class Seeding:
-    """What seeds of new checkpoints are made from."""
-
     checkpoint: str
     ledger: Location
     setting: Callable[[str], str | None]
@@ -238,8 +232,6 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest:
-    """What a query sets on a reader."""
-
     streaming: bool
     format: str  # spark's name of the format, in lower case
     options: Mapping[str, str] = field(default_factory=dict)
@@ -279,8 +271,6 @@ class ReaderDefaults:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How sources are read for a preview."""
-
     systems: Systems
     settings: ProjectSettings
     records: int  # how many of the newest records of each source are read, if it counts records

@@ -17,8 +17,6 @@ from headrace.state.ledger import Ledger, TargetCommits, last_version
 
 @dataclass(frozen=True, kw_only=True)
 class PastRead:
-    """One source in the metadata of a commit."""
-
     checkpoint: str
     source: SourceIdentity
     until: Any

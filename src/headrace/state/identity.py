@@ -52,8 +52,6 @@ class SourceIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointIdentity:
-    """The identity of one generation of a flow's checkpoint."""
-
     pipeline: str
     flow: str
     dataset: str

@@ -280,7 +280,6 @@ class Heart:
         return lease
 
     def check(self, location: Location, flow: str) -> None:
-        """Check that no other process has taken a lease of this process."""
         self._leases[location].check(flow)
 
     def release(self, lease: Lease) -> bool:
@@ -394,7 +393,6 @@ class Heart:
             self.beat()
 
     def beat(self) -> None:
-        """Write the heartbeat of this process."""
         with self._lock:
             for beat in self._holders:
                 # A heartbeat that cannot be written lets the leases expire: the fence holds.

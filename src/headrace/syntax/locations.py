@@ -257,7 +257,6 @@ def method_location(location: SourceLocation, name: str) -> tuple[SourceLocation
 
 
 def _text(lines: Sequence[str], node: ast.AST) -> str:
-    """The source of an expression, in one line."""
     text = ast.get_source_segment("".join(lines), node) or ""
     return text if text and "\n" not in text else ast.unparse(node)
 

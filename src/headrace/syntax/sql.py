@@ -45,8 +45,6 @@ _BATCH = re.compile(_NAME, re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class SqlRelation:
-    """One table name in an SQL text."""
-
     parts: tuple[str, ...]
     streaming: bool  # whether it is read as ``STREAM name``
     start: int  # the index of the name's first character

@@ -246,15 +246,12 @@ _NEGATED = {"=": ("<>", "!="), "==": ("<>", "!="), "<>": ("=", "=="), "!=": ("="
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """The keys of a ``MERGE``, and the records that delete."""
-
     keys: tuple[str, ...]
     # The condition of ``THEN DELETE`` over columns of the source; ``None`` without one.
     deletes: str | None = None
 
 
 def parse_merge(cursor: Cursor, target: tuple[str, ...]) -> tuple[Cursor, Merge]:
-    """The source and the clauses of a cursor behind ``MERGE INTO target``."""
     of_target = _alias(cursor, target[-1], "USING")
     cursor.expect("USING")
     source, name = _merge_source(cursor)

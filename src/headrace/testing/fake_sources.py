@@ -257,7 +257,6 @@ class FakeSources:
         return self._sources[name].path
 
     def _reader(self, read: SourceRead, *paths: Path) -> DataFrame:
-        """A reader of a replaced source, with the options of the query."""
         request = read.request
         if kind_for(request.format).reader.stand_in == "topic":
             # A topic is a table here.

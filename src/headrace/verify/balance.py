@@ -65,7 +65,6 @@ class RowDelta:
 
     @property
     def text(self) -> str:
-        """What a foreign commit did, for people."""
         who = f"version {self.commit.version}: {self.commit.operation} by {self.commit.engine}"
         declared = ", declared as an erasure" if declares_erasure(self.commit) else ""
         if self.is_erasure and self.removed > self.added:
@@ -111,7 +110,6 @@ def files_to_inspect(log: TableLog, baseline: Baseline) -> set[str]:
 def build_balance(
     log: TableLog, metadata: CommitClaims, facts: Mapping[str, FileFacts], baseline: Baseline
 ) -> RowBalance:
-    """Follow the rows from the beginning to the snapshot."""
     deltas: dict[int, RowDelta] = {}
     origins: dict[FileKey, int] = {}
     foreign: set[FileKey] = set()

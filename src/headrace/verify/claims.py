@@ -73,7 +73,6 @@ class Claims:
 
 
 def join_claims(several: Iterable[Claims]) -> dict[Partition, Claim]:
-    """What all flows of a table claim together."""
     parts: dict[Partition, list[Claim]] = {}
     for claims in several:
         for key, claim in claims.partitions.items():

@@ -65,7 +65,6 @@ class Batches:
 
     @property
     def place(self) -> dict[str, int]:
-        """Its first batch and version, for findings."""
         return {"batch": self.first, "version": self.first_version}
 
 

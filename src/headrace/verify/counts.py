@@ -169,7 +169,6 @@ def _judge_foreign(balance: RowBalance, found: Judgement) -> None:
 
 
 def describe_others(balance: RowBalance) -> list[str]:
-    """What others did to the table, and what was only moved within it."""
     notes = [other.text for other in balance.earlier]
     notes += [delta.text for delta in balance.deltas.values() if delta.is_foreign]
     rewrites = [delta for delta in balance.deltas.values() if delta.role == "rewrite"]

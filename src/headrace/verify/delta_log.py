@@ -85,8 +85,6 @@ class Commit:
 
 @dataclass(frozen=True)
 class TableLog:
-    """A table's log up to one version."""
-
     path: StoredPath
     version: int  # the snapshot's version; nothing newer was read
     metadata: TableMetadata

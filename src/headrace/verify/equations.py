@@ -14,8 +14,6 @@ FlowKind = Literal["append", "merge", "history", "send"]
 
 @dataclass(frozen=True)
 class Equation:
-    """One count of a batch is the sum of others."""
-
     total: str
     terms: tuple[str, ...]
 
@@ -53,8 +51,6 @@ _WORDS = {"truncated": "truncated", "rows_added": "added", "rows_removed": "remo
 
 @dataclass(frozen=True)
 class RowCounts:
-    """The rows of one batch, or of several, as their commits count them."""
-
     kind: FlowKind
     by_name: Mapping[str, int]
 

@@ -33,7 +33,6 @@ class ExpectedTable:
 
     @property
     def named_by(self) -> str:
-        """What names the table, such as ``its checkpoint and its ledger``."""
         names = {"checkpoint": "its checkpoint", "ledger": "its ledger", "plan": "the last plan"}
         return _joined([names[place] for place in sorted(self.named_in)])
 

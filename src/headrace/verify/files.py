@@ -109,7 +109,6 @@ class _ListJudgement(Judgement):
     count: int = 0  # how many files the commits state
 
     def add_to(self, ranges: GradeReport) -> GradeReport:
-        """The first grade of the flow with what the lists show."""
         text = f"{counted(self.count, 'file')}, {ranges.text.replace('files source, ', '')}"
         if self.findings:
             text = text.replace(", no gap, no overlap", "")
@@ -305,7 +304,6 @@ def _file_entries(folder: StoredPath) -> dict[str, int]:
 def _judge_folder(
     lineage: Lineage, read: Mapping[str, ListedFile], folders: StoredFolders, *, is_known: bool
 ) -> GradeReport:
-    """Compare the files that a flow has read with the files in its folders now."""
     sources = lineage.last_sources
     try:
         now = {file.path: file for source in sources for file in _folder(source, folders).files()}

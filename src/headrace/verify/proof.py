@@ -324,7 +324,6 @@ def _covers(entry: Batches, batch: Batches) -> bool:
 
 
 def _differences(entry: Batches, held: Mapping[int, Batches], first_version: int) -> Iterable[str]:
-    """Where an entry of the ledger differs from the batches of the log that it covers."""
     is_whole = entry.first_version >= first_version
     if entry.last not in held or (is_whole and len(held) < entry.last - entry.first + 1):
         yield f"the ledger holds {entry.name}, and the table's log does not"

@@ -17,8 +17,6 @@ from headrace.verify.spans import Spans, spans_text
 
 
 class _Key(NamedTuple):
-    """A source beyond one checkpoint."""
-
     partition: Partition  # a partition; or the key of a source without partitions
     id: str | None  # the id of its stream
     read: int  # which one of several sources, where Spark opens a DataFrame that is used twice as two

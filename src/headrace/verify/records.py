@@ -278,8 +278,6 @@ def _total(partitions: Mapping[Partition, Spans]) -> int:
 
 @dataclass(frozen=True)
 class _Finder:
-    """Words the findings of a comparison."""
-
     coordinates: RecordCoordinates
     compared: Mapping[Partition, Comparison]
     found: Judgement

@@ -61,6 +61,5 @@ class Readers:
         self._by_kind = {kind: reader(context) for kind, reader in READERS.items()}
 
     def of(self, kinds: Iterable[str]) -> list[SourceReader]:
-        """The readers of some kinds, by name; a kind that is not known is opaque."""
         other = self._by_kind["other"]
         return [self._by_kind.get(kind, other) for kind in sorted(kinds)]

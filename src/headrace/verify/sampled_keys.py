@@ -79,8 +79,6 @@ class _Record:
 
 
 class _SampledKeys:
-    """Random keys of records, each with all of its records."""
-
     def __init__(self, size: int) -> None:
         self.records: dict[Key, list[_Record]] = {}
         self._size = size
@@ -220,7 +218,6 @@ def judge_sample(
 
 
 def _find_reader(evidence: Evidence, readers: Readers) -> SourceReader:
-    """The reader of the one kind of source that the flows read."""
     found = readers.of({kind for lineage in evidence.lineages for kind in lineage.source_kinds})
     reasons = (reader.check_replay(lineage) for reader in found for lineage in evidence.lineages)
     if _SEQUENCE not in columns_of(evidence.log):

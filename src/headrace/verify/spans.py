@@ -58,7 +58,6 @@ class Spans:
         return self.starts.size > 0
 
     def pairs(self) -> list[tuple[int, int]]:
-        """As plain numbers, ascending."""
         order = np.argsort(self.starts, kind="stable")
         return list(zip(self.starts[order].tolist(), self.ends[order].tolist(), strict=True))
 

@@ -89,8 +89,6 @@ class StoredFile:
 
 @dataclass(frozen=True, order=True)
 class StoredPath:
-    """A file or a folder of a storage."""
-
     path: str  # as `pyarrow.fs` names it: without the scheme
     scheme: str = "file"
     systems: Systems = field(default_factory=lambda: LOCAL, repr=False, compare=False)
@@ -220,8 +218,6 @@ def query(table: DeltaTable, sql: str) -> Any:
 
 
 class StoredFolders:
-    """The folders that the files of a stream lie in."""
-
     def __init__(self, root: StoredPath) -> None:
         self._root = root
 

@@ -357,7 +357,6 @@ class StreamProcesses:
         )
 
     def _options(self) -> list[str]:
-        """The options that name the same pipeline."""
         invocation = self._invocation
         given = {"--project": invocation.project, "--profile": invocation.profile}
         options = [part for name, value in given.items() if value is not None for part in (name, str(value))]

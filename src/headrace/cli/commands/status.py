@@ -204,7 +204,6 @@ _COLUMNS = (
 
 
 def health_table(found: Sequence[TableHealth]) -> Group | str:
-    """A table with a row for each table, and the remarks below it."""
     if not found:
         return "The storage has no tables yet. `headrace run` creates them."
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")

@@ -48,7 +48,6 @@ def choose_folder(named: Path | None) -> Path:
 
 
 def write_demo(path: Path, files: Mapping[str, str]) -> DemoFolder:
-    """Write the files of the pipeline into a folder that is new or empty."""
     demo = DemoFolder(path)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise DemoFolderTakenError(
@@ -93,7 +92,6 @@ class TableWatch:
         self._rows: dict[TableName, int] = dict.fromkeys(streams, 0)
 
     def look(self) -> Mapping[TableName, int]:
-        """The rows of each streaming table now."""
         for name in self._streams:
             path = self._storage.table(name)
             if name in self._tables:

@@ -112,7 +112,6 @@ _NOTHING = "(nothing)"
 
 
 def closing_text(result: DemoResult) -> str:
-    """The end of the demo, as a person reads it."""
     lines = [
         "",
         "Proof",

@@ -88,7 +88,6 @@ class EngineChoice:
 
 
 def is_engine_on() -> bool:
-    """Whether the user and the system allow an engine."""
     if os.environ.get(VARIABLE, "").lower() in ("off", "0", "false", "no"):
         return False
     if os.environ.get("CI", "").lower() in ("true", "1"):

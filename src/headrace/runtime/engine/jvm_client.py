@@ -41,8 +41,6 @@ _WAREHOUSE = "<name>hive.metastore.warehouse.dir</name>"
 
 
 class JvmClient:
-    """A command's part of the JVM."""
-
     def __init__(
         self,
         spark: SparkSession,

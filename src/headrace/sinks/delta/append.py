@@ -53,7 +53,6 @@ class FlowTable:
 
     @property
     def compacts_concurrently(self) -> bool:
-        """Whether a compaction can run while the flow goes on."""
         return False
 
 

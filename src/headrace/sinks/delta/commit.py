@@ -68,7 +68,6 @@ class, or only the condition if the process has imported the package `delta`."""
 
 
 def quarantine_metadata(stamp: BatchStamp, rows: int) -> dict[str, Any]:
-    """The user metadata of the commit of a batch's rejected rows."""
     return {**stamp_metadata(stamp), "rejected": rows}
 
 
@@ -178,12 +177,10 @@ def _merge_statement(
 
 
 def commit_quarantine(spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: BatchStamp) -> None:
-    """Commit the rejected rows of a batch to a quarantine table."""
     _commit(spark, transaction, files, stamp, quarantine_metadata(stamp, files.rows))
 
 
 def replace_quarantine(rows: DataFrame, table: Location, stamp: BatchStamp) -> int:
-    """Replace the rejected rows of a batch that an earlier attempt has committed."""
     # A flow's name has letters, digits, `_`, `-` and `.` only.
     mine = f"flow = '{stamp.flow}' AND checkpoint = '{stamp.checkpoint}' AND batch = {stamp.batch}"
     kept = rows.persist()
@@ -301,7 +298,6 @@ def _save(
 def commit_replacement(
     spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: RefreshStamp, counts: BatchCounts
 ) -> int:
-    """Commit the files of a refresh, and the removal of the previous files, in one Delta transaction."""
     return _commit_refresh(spark, transaction, files, stamp, refresh_metadata(stamp, counts))
 
 
@@ -343,7 +339,6 @@ def _commit_refresh(
 def append_refresh(
     rows: DataFrame, table: Location, stamp: RefreshStamp, *, counts: BatchCounts, kept: int
 ) -> int:
-    """Add the rows that a refresh adds to a view."""
     rows.sparkSession.conf.set(_SKIP_EMPTY, "false")
     metadata, writer = refresh_metadata(stamp, counts, kept), rows.write.format("delta").mode("append")
     return _save(rows, writer, table, metadata, f"the refresh of view {stamp.view}")

@@ -338,7 +338,6 @@ class LogCheckpointer:
                 self._wake.set()
 
     def stop(self) -> None:
-        """Finish the checkpoint at hand, and write no other."""
         self._stopped = True
         self._wake.set()
         if self._thread is not None:

@@ -119,7 +119,6 @@ def collect(frame: DataFrame) -> pa.Table:
 
 
 def file_rows(file: DataFile) -> FileRows:
-    """The facts of a file by which a compaction chooses it."""
     return FileRows(file.partition, file.size, file.rows, file.deleted_rows)
 
 
@@ -268,7 +267,6 @@ class _Vectors:
         self._table = getattr(jvm, "org.apache.hadoop.fs.Path")(str(table))
 
     def bitmap(self, rows: NDArray[np.int64]) -> Any:
-        """Delta's bitmap of row numbers."""
         values = self._gateway.new_array(self._jvm.long, len(rows))
         self._buffers.wrap(rows.astype(">i8").tobytes()).asLongBuffer().get(values)
         return self._bitmaps.apply(self._sequences.wrapLongArray(values))

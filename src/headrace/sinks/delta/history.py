@@ -259,7 +259,6 @@ def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...], kept: 
 
 
 def _columns_kept(rows: DataFrame, records: DataFrame) -> list[str]:
-    """The columns of a table that a NULL in records leaves as they are."""
     if COLUMN_SEQUENCES not in records.columns:
         return []
     fields = {name.casefold() for name in records.select(f"{COLUMN_SEQUENCES}.*").columns}

@@ -190,7 +190,6 @@ def changes_in_order(events: DataFrame, tracked: ChosenColumns) -> DataFrame:
 
 
 def rows_of(changes: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """The rows that are written, with the columns of the table."""
     return _exploded(changes, NEW_ROWS, keys).select("*", f"{VALUES}.*").drop(VALUES)
 
 
@@ -235,8 +234,6 @@ class _Changes:
 
 
 class HistoryPositionWriter:
-    """Applies one batch with the index of the keys."""
-
     def __init__(
         self,
         writer: KeyedWriter,
@@ -252,7 +249,6 @@ class HistoryPositionWriter:
         self._recompute = recompute
 
     def decide(self) -> Decision:
-        """Compare the batch with the index."""
         writer, index = self._writer, self._index
         index.catch_up(writer.session, writer.transaction.snapshot(), writer.stamp)
         found = collect(self._events.select(FIRST, SECOND, *self._numbers(), RECORDS))

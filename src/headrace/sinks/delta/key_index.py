@@ -44,7 +44,6 @@ class Entries:
 
     @staticmethod
     def joined(*parts: Entries) -> Entries:
-        """The entries of several parts, which have no key in common."""
         return Entries(
             *(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Entries))
         )

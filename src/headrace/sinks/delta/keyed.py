@@ -242,7 +242,6 @@ class KeyedWriter(BatchWriter):
 
     @property
     def has_positions(self) -> bool:
-        """Whether rows of the table can be changed by position."""
         try:
             check_positions(self.session, self.transaction)
         except NoPositionsError:

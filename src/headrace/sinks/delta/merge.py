@@ -126,7 +126,6 @@ class _Merger(KeyedWriter):
     def _chosen(
         self, keyed: DataFrame, first: Unsigned, second: Unsigned, left_out: NDArray[np.bool_]
     ) -> DataFrame:
-        """The upserts of a batch that have an effect."""
         rows = keyed.where(F.col(OPERATION) == UPSERT)
         if not left_out.any():
             return rows

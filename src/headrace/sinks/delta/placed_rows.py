@@ -131,7 +131,6 @@ def check_positions(session: SparkSession, transaction: Any) -> None:
 
 
 def table_rows(rows: DataFrame, transaction: Any) -> DataFrame:
-    """The columns of the table, as Delta writes them."""
     names = list(transaction.metadata().schema().fieldNames())
     given = {name.casefold() for name in rows.columns}
     if not {name.casefold() for name in names} <= given:

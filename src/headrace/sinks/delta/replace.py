@@ -173,7 +173,6 @@ def added_rows(rows: DataFrame, path: Location) -> DataFrame | None:
 
 
 def _can_compare(types: str) -> bool:
-    """Whether Spark compares rows of these types."""
     return not any(f"{kind}" in types for kind in ("map<", "variant", "geometry", "geography"))
 
 

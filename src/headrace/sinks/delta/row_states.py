@@ -56,12 +56,10 @@ def change_rows(
 
 
 def replaying_rows(path: Location, replay: str) -> pa.Table:
-    """The ids of the rows that a replay has marked and not settled."""
     return _select(path, "id", f"state = 'replaying' AND replay = '{replay}'")
 
 
 def unsettled_replays(path: Location) -> Mapping[str, str]:
-    """The flow of each replay that has marked rows and not settled them."""
     rows = _select(path, "DISTINCT replay, flow", "state = 'replaying'").to_pylist()
     return {row["replay"]: row["flow"] for row in rows}
 

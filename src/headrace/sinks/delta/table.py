@@ -95,7 +95,6 @@ def no_log(path: Location) -> StorageUnreadableError:
 
 
 def read_state(spark: SparkSession, path: Location) -> TableState:
-    """Read the table's newest snapshot."""
     with naming_damage(path):
         snapshot = newest_snapshot(spark, path)
     if snapshot.version() < 0:
@@ -207,7 +206,6 @@ def create_table(
     cluster_by: tuple[str, ...] = (),
     comment: str | None = None,
 ) -> None:
-    """Create an empty table and register it under its name."""
     layout = ""
     if partition_cols:
         layout = f"PARTITIONED BY ({_columns(partition_cols)})"

@@ -146,7 +146,6 @@ class TableIndex:
         return np.ones_like(known), position, np.maximum(sequence, self._truncated)
 
     def new_file(self, text: Mapping[str, Any]) -> DataFile:
-        """A file that the table does not have yet, with a number of its own."""
         self._next += 1
         return DataFile(self._next, text)
 
@@ -165,7 +164,6 @@ class TableIndex:
         return table_entries(collect(frame.select(*self.columns(frame), *position_columns())), files.values())
 
     def rows_of(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> DataFrame:
-        """The rows of files, which may belong to no commit yet."""
         return read_files(session, self._path, snapshot, files.values())
 
     def rows_at(self, session: SparkSession, snapshot: Any, positions: Unsigned) -> DataFrame:

@@ -40,8 +40,6 @@ _UNUSUAL = re.compile(r"[ ,;{}()\n\t=]")
 
 @dataclass(frozen=True, kw_only=True)
 class Tombstones:
-    """The deleted keys of one table."""
-
     path: Location  # the folder of the tombstones' table; it is created with the first delete
     keys: Sequence[str]
 

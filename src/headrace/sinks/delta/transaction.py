@@ -33,7 +33,6 @@ class WrittenFiles:
 
     @property
     def statistics(self) -> tuple[Mapping[str, Any], ...]:
-        """Delta's statistics of each file."""
         return tuple(json.loads(text["stats"]) for _, text in self.added)
 
     @property

@@ -251,7 +251,6 @@ class DeltaFacts(SourceFacts):
 def rewritten(
     flow: str, target: str, table: str, location: SourceLocation, commit: table_log.LoggedCommit
 ) -> errors.UpstreamRewrittenError:
-    """The error for a commit of a table that changes rows which a flow has read."""
     name = table.rpartition("/")[2]
     summary = f"{flow}: {name}, which it reads as a stream, has changed rows that it had already read"
     facts = (

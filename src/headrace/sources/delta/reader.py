@@ -142,7 +142,6 @@ def check_table_start(
 
 
 def starting_version(spark: SparkSession, table: Location, timestamp: str) -> int:
-    """The version at which Delta starts a stream with ``startingTimestamp``."""
     jvm: Any = spark._jvm
     moment = spark.range(1).select(F.unix_micros(F.lit(timestamp).cast("timestamp"))).head()
     assert moment is not None

@@ -19,7 +19,6 @@ _METADATA = "_metadata"
 def find_groups(
     session: SparkSession, options: Mapping[str, str], rules: headers.HeaderRules, paths: Iterable[str]
 ) -> list[headers.HeaderGroup]:
-    """The files of each header, which is read from each file."""
     syntax, split = headers.HeaderSyntax.of(options), headers.header_splitter(session, options)
     return group_by_header(paths, lambda path: headers.find_header(path, syntax), split, rules)
 
@@ -92,7 +91,6 @@ class HeaderedFiles:
         return frame.select(*columns, *more, _METADATA)
 
     def _columns(self, layout: headers.Layout) -> Iterator[Column]:
-        """The columns of the schema in files that are read with `header_schema`."""
         places = dict(zip(self.rules.columns, layout.positions, strict=True))
         for one in self.schema.fields:
             if one.name not in places:

@@ -210,7 +210,6 @@ def find_connection(servers: str, known: list[KafkaConnection]) -> KafkaConnecti
 
 
 def no_login(servers: str) -> KafkaConnection:
-    """A connection with nothing but the brokers."""
     return KafkaConnection({"bootstrap.servers": servers})
 
 

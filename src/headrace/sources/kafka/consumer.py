@@ -44,8 +44,6 @@ class TopicRecord:
 
 @dataclass(frozen=True)
 class Span:
-    """The offsets of each partition to be read."""
-
     first: Mapping[int, int]
     end: Mapping[int, int]  # behind the last; what comes later is read only by who follows
 
@@ -55,8 +53,6 @@ class Span:
 
 
 class TopicReader:
-    """Reads committed records of one topic."""
-
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
         self._connection = connection
         self._topic = topic

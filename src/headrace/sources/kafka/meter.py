@@ -42,7 +42,6 @@ _OVERHEAD = 60
 
 
 def first_limit(record_bytes: float | None) -> int:
-    """The records that the first batch of a backlog may take."""
     if record_bytes is None:
         return KAFKA_MAX_OFFSETS_PER_TRIGGER
     return max(1, int(min(_FIRST_BYTES / record_bytes, KAFKA_MAX_OFFSETS_PER_TRIGGER)))

@@ -162,7 +162,6 @@ STDIN = "standard input"
 
 
 def key_of(row: Any, field: str, name: str, line: int) -> bytes:
-    """The key that a record takes from a field of its value."""
     found = row
     parts = [field] if isinstance(row, Mapping) and field in row else field.split(".")
     for part in parts:
@@ -260,8 +259,6 @@ _NAMED = 5
 
 @dataclass
 class Landed:
-    """Where records of one partition went."""
-
     records: int
     first: int  # the offset of the first of ours; records of others can lie between
     last: int

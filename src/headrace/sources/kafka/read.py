@@ -80,8 +80,6 @@ COORDINATES = ("topic", "partition", "offset", "timestamp", "key", "headers")
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaRead:
-    """A read of topics, as a query declares it."""
-
     topics: str | None = None  # the names of topics, separated by commas; None with a pattern
     pattern: str | None = None  # A regular expression of whole topic names
     allow_no_match: bool = False  # whether the pattern may match no topic

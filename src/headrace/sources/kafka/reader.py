@@ -64,7 +64,6 @@ _KNOWN = KnownOptions(
 
 
 def protocol_options(request: ReadRequest, location: SourceLocation, limit: int) -> dict[str, str]:
-    """The options that the exactly-once protocol adds."""
     options: dict[str, str] = {}
     _KNOWN.refuse_unknown(request, location)
     if not request.streaming:

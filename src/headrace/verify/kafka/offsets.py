@@ -378,8 +378,6 @@ class Broker:
 
 
 class Brokers:
-    """The clusters by the brokers that sources name."""
-
     def __init__(self, access: KafkaAccess | None, answer_s: float) -> None:
         access = access or KafkaAccess(own=KafkaConnection({}))
         self._others = access.others
