@@ -111,11 +111,7 @@ class HeadraceError(Exception):
         remedies: Sequence[str] | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return a copy with other fields and the same cause and traceback.
-
-        Args:
-            summary: The new summary; `None` keeps the old one, as for each argument.
-        """
+        """Return a copy with other fields and the same cause and traceback; `None` keeps a field."""
         changes = {
             "summary": summary,
             "location": location,

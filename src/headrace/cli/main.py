@@ -311,9 +311,8 @@ def _log_damaged(error: BaseException) -> HeadraceError | None:
 
 
 def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
-    """Warnings go to the error stream, also those of the user's files; py4j's own traces do not. py4j logs
-    every connection that a JVM has closed, through the root logger, with a trace; the error that follows
-    explains it."""
+    """Warnings go to the error stream, but not py4j's traces: the error that follows explains a closed
+    connection."""
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s", redactor))
     if not debug:

@@ -180,10 +180,7 @@ def _adapted(call: str, function: Callable[..., Any], *ignored: str) -> Callable
 
 
 def table(query_function: Any = None, /, **arguments: Any) -> Any:
-    """Declare a streaming table, or a materialized view if the query reads no stream.
-
-    It has the arguments of `headrace.table`, and those of Databricks.
-    """
+    """Declare a streaming table, or a materialized view if the query reads no stream."""
     declare = _table(**arguments)
 
     def decorator(function: Any) -> Any:

@@ -192,10 +192,7 @@ class LogPlan:
 def plan_log_cleanup(
     table: Location, snapshot: TableSnapshot, holders: Iterable[Holder], kept_since: datetime
 ) -> LogPlan:
-    """Find the files of the log that can be deleted; deletes nothing.
-
-    What stays begins with a checkpoint, so that all later versions stay readable.
-    """
+    """Find the files of the log that can be deleted: what stays begins with a checkpoint. Deletes nothing."""
     commits, since_ms = snapshot.commits, kept_since.timestamp() * 1000
     if not commits or not snapshot.checkpoints or PROTECTION in snapshot.features:
         return LogPlan(first=commits[0] if commits else 0)

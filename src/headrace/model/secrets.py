@@ -40,10 +40,7 @@ def is_secret_key(name: str) -> bool:
 
 
 class Redactor:
-    """Redacts secrets in texts, also where they are escaped, quoted or encoded.
-
-    Each loaded pipeline has one. The spec and the readers add secrets to it.
-    """
+    """Redacts secrets, also where they are escaped, quoted or encoded. The spec and the readers add them."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,5 @@
-"""What starts a pipeline: files for systemd, compose and Kubernetes, and a `spark-submit` command.
-
-The files hold names of variables, and never their values.
-"""
+"""What starts a pipeline: files for systemd, compose and Kubernetes, with no values of variables, and a
+`spark-submit` command."""
 
 from __future__ import annotations
 

@@ -17,12 +17,8 @@ _FOLDER = "copies"
 
 
 class WorkingCopy:
-    """The folder itself on a local disk; for a folder in an object store, a copy of it, which no other
-    process uses while this object exists.
-
-    Args:
-        folder: A folder in a storage with few small files.
-    """
+    """The folder itself on a local disk, else a copy of it, which no other process uses while this object
+    exists."""
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder

@@ -286,10 +286,8 @@ class BadRecordSearch:
         return counted.seen == most
 
     def _compare(self, first: ReadCounts | None, second: ReadCounts | None, stamp: BatchStamp) -> None:
-        """Check that both passes have found the same number of bad records.
-
-        Spark may read a range in part, or more than once: then the numbers cannot be compared.
-        """
+        """Check that both passes have found the same number of bad records, if Spark has read the range once
+        in each."""
         if first is None or second is None or first.seen != second.seen or first == second:
             return
         raise RowsNotRepeatableError(

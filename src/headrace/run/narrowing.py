@@ -205,10 +205,7 @@ class RecordSearch:
     def _located(
         self, failure: Exception, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
     ) -> HeadraceError:
-        """The error for a batch of a query with state, with the smallest parts on which the query fails.
-
-        The batch cannot be computed without some of its records: other records may depend on them.
-        """
+        """The error for a batch of a query with state, which names records: others may depend on them."""
         error = self.failures.as_error(failure, self.planned.flow)
         try:
             found = self._find_first(parts, session, ranges)

@@ -69,10 +69,7 @@ def _skip(table: TableName, feeds: Sequence[Feed]) -> Skip:
 
 
 def is_written(path: Location) -> bool:
-    """Whether a table has a commit of a batch, a view or another writer since it was created or emptied.
-
-    Reads only the newest commits, without Spark.
-    """
+    """Whether a table has a commit of rows since it was created or emptied. Reads only the newest commits."""
     commit = None
     for commit in newest_commits(path):
         opens = (commit.metadata or {}).get("opens")
@@ -128,10 +125,8 @@ class StaleUpstream:
 def find_blocked(
     plan: stages.Plan, refused: Mapping[TableName, Exception], unleased: Mapping[str, Exception] | None = None
 ) -> dict[str, Blocked]:
-    """Why flows and views cannot be started, by the name of the flow or view.
-
-    A flow that is not started does not update its table, so it can block the readers of the table.
-    """
+    """Why flows and views cannot be started, by name; a flow that is not started can block the readers of its
+    table."""
     unfit: dict[TableName, StaleUpstream | Skip] = {
         name: _refused(name, error) for name, error in refused.items()
     }

@@ -23,10 +23,8 @@ _FIRST_VIEWS_S = 5.0
 
 
 class Schedule:
-    """Starts the flows of an update, and refreshes its views, each in a thread of its own.
-
-    A view is refreshed after the views that it reads. `most_refreshes` limits how many run at the same time.
-    """
+    """Starts the flows of an update, and refreshes its views after those that they read, each in its own
+    thread."""
 
     def __init__(self, flows: UpdateFlows, views: Sequence[ViewRunner], context: UpdateContext) -> None:
         self._flows = flows

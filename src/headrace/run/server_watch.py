@@ -23,10 +23,8 @@ ANSWER_S = 4.0
 
 @dataclass
 class ServerWatch:
-    """Asks a server every few seconds whether it answers; a context manager around an update.
-
-    Spark can wait a minute and more before it reports that a server does not answer.
-    """
+    """Asks a server every few seconds whether it answers: Spark can wait a minute and more before it reports
+    that."""
 
     _server: Server
     _flows: Sequence[Flow]

@@ -118,10 +118,7 @@ class SnapshotFeed:
         return self.planned.flow
 
     def _differs(self, marker: SnapshotMarker) -> bool:
-        """Whether a snapshot of files or of a function has columns or types that the plan does not have.
-
-        The columns of a table are those of its declaration.
-        """
+        """Whether a snapshot of files or of a function has columns or types that the plan does not have."""
         if "table" in marker.location:
             return False
         planned = {one["name"].casefold(): one["type"] for one in self.planned.schema["fields"]}

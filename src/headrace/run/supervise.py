@@ -77,10 +77,8 @@ class Supervisor(Generic[Result]):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Wait for the tasks. After an error, such as Ctrl-C, they are asked to stop first.
-
-        After `StopSignal.abort` they get `_ABORT_S` seconds to end.
-        """
+        """Wait for the tasks, after an abort `_ABORT_S` seconds. After an error they are asked to stop
+        first."""
         if error is not None:
             self._stop.request()
         deadline = time.monotonic() + _ABORT_S

@@ -1,8 +1,4 @@
-"""The entry point of an executor on Kubernetes: ``python -m headrace.runtime.kubernetes_executor``.
-
-Spark describes the executor in environment variables. The script of Spark's own image does the same as this
-module, with the Java of that image. The image of `headrace deploy kubernetes` has the Java of the wheel.
-"""
+"""The entry point of an executor on Kubernetes: it takes the place of the script of Spark's own image."""
 
 from __future__ import annotations
 

@@ -174,10 +174,7 @@ class TargetReader(TargetCommits, Protocol):
 
 
 class BatchWriter(ABC):
-    """Writes one batch: first where no reader sees it, then all of it at once.
-
-    As a context manager it releases what it holds; without `commit` the target stays as it was.
-    """
+    """Writes one batch, first where no reader sees it. As a context manager it releases what it holds."""
 
     @abstractmethod
     def write(self, rows: SplitRows) -> None:

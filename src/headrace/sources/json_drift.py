@@ -19,10 +19,8 @@ _PERMISSIVE = {"mode": "PERMISSIVE"}
 
 @dataclass(frozen=True)
 class DriftingJsonDecoder(JsonDecoder):
-    """JSON whose records may differ from the schema.
-
-    With ``rescue`` the struct has one more field, `RESCUED`.
-    """
+    """JSON whose records may differ from the schema. With ``rescue`` the struct also has the field
+    `RESCUED`."""
 
     # What to do with a field that the schema does not have, and with a value of another type
     drift: Drift = field(default_factory=Drift)

@@ -1,6 +1,5 @@
-"""A kind of source: what is known from a checkpoint or a commit alone, and what checks its sources while a
-flow runs.
-"""
+"""A kind of source: what is known from a checkpoint or a commit alone, and what checks its sources in a
+run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The kinds of sources, the checks of a flow's sources while it runs, and the ranges of its batches.
-
-A new kind is a folder, with a module that has `KIND`, and one line here.
-"""
+"""The kinds of sources (a new one is a line here), the checks of a flow's sources, and the ranges of
+batches."""
 
 from __future__ import annotations
 

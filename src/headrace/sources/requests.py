@@ -1,6 +1,4 @@
-"""What a query asks of a reader, what is added to it, and the clients and settings that sources need; small
-result types of the source protocol.
-"""
+"""What a query asks of a reader, what is added to it, and the clients and settings that sources need."""
 
 from __future__ import annotations
 

@@ -234,10 +234,7 @@ def _has_content(folder: Location) -> bool:
 
 
 def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: Mapping[str, str]) -> None:
-    """Create a checkpoint: first its identity, then the files that Spark starts from.
-
-    No table uses a checkpoint that a process has left unfinished, so the next start removes it.
-    """
+    """Create a checkpoint: first its identity. The next start removes one that was left unfinished."""
     file = checkpoint / FILE
     if not file.create_json(identity.to_json()):
         raise _taken(file)

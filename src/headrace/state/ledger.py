@@ -159,10 +159,7 @@ class Ledger:
         return () if start is None else tuple(fold for fold in mine if fold["versions"][0] >= start)
 
     def rewind(self, target: TargetCommits, table_id: str, version: int) -> bool:
-        """Set aside the folds of versions that the table no longer has; returns whether there were any.
-
-        The commits that still exist are read from the log again.
-        """
+        """Set aside the folds of versions that the table no longer has; returns whether there were any."""
         stale = self.stale_folds(target, table_id, version)
         # The newest first: after a crash, the first stale entry still shows that the ledger is stale.
         for fold in reversed(stale):

@@ -1,7 +1,5 @@
-"""Decides how a flow starts: continue, open a new checkpoint, or refuse. Pure: it reads and writes nothing.
-
-A start that could lose or duplicate records is refused with a remedy.
-"""
+"""Decides how a flow starts: continue, open a new checkpoint, or refuse with a remedy. It reads and writes
+nothing."""
 
 from __future__ import annotations
 

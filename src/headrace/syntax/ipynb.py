@@ -1,7 +1,4 @@
-"""Notebooks in Jupyter's format: their cells, and the source locations within a cell.
-
-Commands of the notebook in a Python file that Databricks exported are found as those in such a cell.
-"""
+"""Notebooks in Jupyter's format: their cells, their commands, and the source locations within a cell."""
 
 from __future__ import annotations
 

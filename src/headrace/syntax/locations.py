@@ -228,10 +228,8 @@ def argument_location(location: SourceLocation, argument: str, *texts: str) -> S
 
 
 def return_location(location: SourceLocation) -> SourceLocation:
-    """The location of the last ``return`` of the Python function whose ``def`` is at a line.
-
-    Without a ``return``, the line does not change.
-    """
+    """The location of the last ``return`` of the function whose ``def`` is at a line; without one, the
+    line."""
     if location.file is None or location.column is not None:
         return location
     lines = linecache.getlines(location.file)

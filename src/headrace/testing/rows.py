@@ -49,12 +49,8 @@ class Record:
 
 @dataclass(frozen=True)
 class Batches:
-    """The rows of a Delta table or of files, with their types.
-
-    Args:
-        batches: The rows, batch by batch.
-        schema: The columns, as DDL or as a ``StructType``.
-    """
+    """The rows of a Delta table or of files, batch by batch, with their columns as DDL or as a
+    ``StructType``."""
 
     batches: Given
     schema: str | StructType | None = None

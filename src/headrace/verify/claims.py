@@ -83,10 +83,8 @@ def join_claims(several: Iterable[Claims]) -> dict[Partition, Claim]:
 def committed_spans(
     lineage: Lineage, since: int | None
 ) -> tuple[dict[StreamPartition, Spans], dict[StreamPartition, Spans]]:
-    """The committed ranges of each partition, and the earlier ones.
-
-    Each offset is there once, or as often as it was read again if the openings declare it.
-    """
+    """The committed ranges of each partition, and the earlier ones; an offset twice only if an opening
+    declares it."""
     judged: dict[StreamPartition, Pairs] = {}
     early: dict[StreamPartition, Pairs] = {}
     for batch in lineage.batches:

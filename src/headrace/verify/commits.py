@@ -393,10 +393,7 @@ def load_folds(folder: StoredPath, kinds: Kinds) -> Ledger:
 
 
 def load_losses(folder: StoredPath, ledger: Ledger, table_id: str, kinds: Kinds) -> Ledger:
-    """Complete a ledger; to be read after the table's log, whose openings come after their losses.
-
-    Folds of an earlier table of the same name are left out.
-    """
+    """Complete a ledger; to be read after the table's log, whose openings come after their losses."""
     lost: set[DeclaredRange] = set()
     others: list[Mapping[str, Any]] = []
     damaged = dict(ledger.damaged)

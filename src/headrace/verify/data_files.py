@@ -53,10 +53,8 @@ def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
 def contradictions(
     file: DataFile, facts: FileFacts, *, judge_age: bool, committed_ms: int | None
 ) -> list[tuple[str, str]]:
-    """The differences between a file and its entry in the log, as pairs of code and text.
-
-    `committed_ms`: when the file of its commit was last modified; ``None`` if the log has no such commit.
-    """
+    """Pairs of code and text where a file differs from its entry in the log. `committed_ms`: the time of its
+    commit."""
     unreadable = ("FILE_UNREADABLE", f"cannot be read: {facts.problem}")
     if facts.size is None:
         missing = ("FILE_MISSING", "is in the log, but not on disk")

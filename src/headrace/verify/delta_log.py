@@ -1,8 +1,5 @@
-"""A Delta table's log on disk: the actions of each commit.
-
-The parser is `verify`'s own. It keeps to the Delta protocol and knows nothing of what Headrace
-means by its commits.
-"""
+"""A Delta table's log on disk, by a parser of its own that knows nothing of what Headrace means by a
+commit."""
 
 from __future__ import annotations
 
@@ -100,10 +97,8 @@ class TableLog:
         return self.commits[0].version if self.commits else self.version + 1
 
     def states(self) -> Iterator[tuple[Commit, Mapping[FileKey, DataFile]]]:
-        """Each commit after the base with the files that were active *before* it.
-
-        The mapping is one and the same object, brought forward between two items.
-        """
+        """Each commit after the base with the files active *before* it; the mapping is brought forward
+        between two."""
         active = dict(self.base)
         for commit in self.commits:
             if commit.version <= self.base_version:

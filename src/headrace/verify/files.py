@@ -1,7 +1,4 @@
-"""Sources that read files: the lists of files that batches read, as the ledger holds them.
-
-The lists are compared with commits, with Spark's own logs, and with the files that lie in the folders now.
-"""
+"""Sources that read files: the ledger's lists against commits, Spark's own logs, and the files there now."""
 
 from __future__ import annotations
 
@@ -28,10 +25,8 @@ _NOTHING = hashlib.sha256(b"").hexdigest()
 
 
 class FilesRange(SourceRange):
-    """The files that a batch read: their number is in ``files``, with the hash of their list.
-
-    ``carried`` marks the list of a seeded checkpoint: files that earlier ones have read.
-    """
+    """The files that a batch read, by their number and the hash of their list; ``carried`` for a seeded
+    checkpoint."""
 
     mark_names = ("files",)
 

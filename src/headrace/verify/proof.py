@@ -1,7 +1,4 @@
-"""`verify` as a whole: find the datasets in the storage, read them, and judge every flow.
-
-No Spark, no JVM, and none of the code that wrote what is judged here.
-"""
+"""`verify` as a whole, without Spark, and without the code that wrote what is judged here."""
 
 from __future__ import annotations
 
@@ -273,10 +270,8 @@ def compare_ledger(
 def compare_checkpoints(
     lineage: Lineage, logs: Iterable[CheckpointLog], transactions: Mapping[str, int], found: Judgement
 ) -> None:
-    """Compare what Spark's checkpoints have finished with what is in the table.
-
-    The table's own state (`transactions`) knows of batches whose commits are gone or are not judged.
-    """
+    """Compare what Spark's checkpoints have finished with the table, whose state also knows of commits that
+    are gone."""
     by_checkpoint = {log.checkpoint: log for log in logs}
     for generation in lineage.generations:
         log, held = by_checkpoint.get(generation.checkpoint), transactions.get(generation.checkpoint)

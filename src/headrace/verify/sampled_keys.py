@@ -176,10 +176,7 @@ class _Records:
 def judge_sample(
     evidence: Evidence, table: StoredPath, tombstones: StoredPath, readers: Readers, size: int
 ) -> GradeReport | None:
-    """Compare rows of a table with changes by key with the newest records of their keys.
-
-    The result is ``None`` for a table without keys.
-    """
+    """Compare rows with the newest records of their keys; ``None`` for a table without keys."""
     keys = keys_of(evidence.log)
     if not keys:
         return None

@@ -1,7 +1,4 @@
-"""Sets of offsets as spans: a few numbers where a table has millions of rows.
-
-A `Spans` is a multiset: an offset that lies in two spans is there twice.
-"""
+"""Multisets of offsets as spans: a few numbers where a table has millions of rows."""
 
 from __future__ import annotations
 

@@ -238,10 +238,8 @@ def plain_path(text: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The scheme of a path or a URI, and its path as `pyarrow.fs` names it.
-
-    As in Hadoop, ``#`` and ``?`` are characters of names.
-    """
+    """The scheme of a path or a URI, and its path as `pyarrow.fs` names it; ``#`` and ``?`` are parts of
+    names."""
     parts = _URI.fullmatch(text)
     if parts is None:
         return "file", text

@@ -286,10 +286,8 @@ class Maintenance(Protocol):
         """Whether rows were erased since the last refresh of a view: its files must be replaced."""
 
     def offer(self, table: Location, version: int, *, concurrently: bool) -> None:
-        """Take note of a commit; returns at once.
-
-        `concurrently`: whether a compaction can run while the flow goes on.
-        """
+        """Take note of a commit; returns at once. `concurrently`: whether a compaction can run while the flow
+        goes on."""
 
     def compacted(self, table: Location, done: Compaction | Exception) -> None:
         """Report a compaction, or why it has failed."""

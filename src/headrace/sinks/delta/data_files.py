@@ -162,10 +162,7 @@ class MaskedRows:
 def mask_rows(
     session: SparkSession, table: Location, files: Mapping[int, DataFile], rows: NDArray[np.uint64]
 ) -> MaskedRows:
-    """Write a deletion vector for each file that has one of these rows.
-
-    The vectors are in one new file, which no commit names yet.
-    """
+    """Write a deletion vector for each file that has one of these rows; no commit names the vectors yet."""
     masked = MaskedRows()
     if not len(rows):
         return masked
@@ -192,10 +189,8 @@ def mask_rows(
 def with_only_rows(
     session: SparkSession, table: Location, files: Mapping[int, DataFile], rows: NDArray[np.uint64]
 ) -> dict[int, DataFile]:
-    """The files that have some rows, as if all other rows were deleted: Spark reads only these rows of them.
-
-    A join with the positions of the rows takes twice as long.
-    """
+    """The files that have some rows, as if all others were deleted: a join with the positions takes twice as
+    long."""
     vectors, found = _Vectors(session, table), {}
     for number, wanted in _by_file(rows):
         file = files[number]
@@ -242,10 +237,8 @@ def _by_file(rows: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.int64]]
 
 
 class _Vectors:
-    """Reads deletion vectors of a table, and makes new ones.
-
-    It looks its classes up once: each name of a Java package is a call to the JVM.
-    """
+    """Reads deletion vectors of a table, and makes new ones. Each name of a Java package is a call to the
+    JVM."""
 
     def __init__(self, session: SparkSession, table: Location) -> None:
         jvm: Any = session._jvm

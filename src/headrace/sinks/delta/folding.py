@@ -46,10 +46,8 @@ def fold_files(
     snapshot: Any,
     maintenance: Maintenance | None = None,
 ) -> None:
-    """Rewrite small files, and files with many deleted rows, if there are many of them.
-
-    The batch is committed: a failure is only reported.
-    """
+    """Rewrite small files, and files with many deleted rows, if there are many. A failure is only
+    reported."""
     policy = _policy(session, table, snapshot, maintenance)
     if policy is None:
         return

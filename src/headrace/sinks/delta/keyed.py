@@ -312,10 +312,8 @@ class KeyedWriter(BatchWriter):
 
 
 def sent_to_readers(keys: DataFrame, count: int) -> DataFrame:
-    """The keys of a batch, for a join with the table that moves no row of it, unless they are many.
-
-    Spark does not know how few they are, and would move the whole table to find their rows.
-    """
+    """The keys of a batch for a join with the table: Spark does not know how few they are, and would move its
+    rows."""
     return F.broadcast(keys) if count <= _FEW_KEYS else keys
 
 

@@ -47,10 +47,8 @@ class ReplaceTarget:
         return str(self.path)
 
     def begin(self, session: SparkSession, stamp: RefreshStamp) -> Replacer | None:
-        """Begin a refresh; ``None`` if the view is up to date.
-
-        A query that reads something else than tables, or the clock, is never up to date.
-        """
+        """Begin a refresh; ``None`` if the view is up to date. One that reads other things than tables never
+        is."""
         if (
             stamp.inputs
             and not stamp.varies

@@ -69,10 +69,7 @@ class Tombstones:
     def write(
         self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int, check_first: Check
     ) -> None:
-        """Commit the deletes and truncates of a batch, in place of those of an earlier attempt.
-
-        `check_first`: see `QuarantineTable.check`.
-        """
+        """Commit the deletes and truncates of a batch. `check_first`: see `QuarantineTable.check`."""
         keys = zip(self.keys, self._columns, strict=True)
         rows = self._stored(changes).select(
             *(F.col(quoted_column(key)).alias(name) for key, name in keys),
@@ -97,10 +94,7 @@ class Tombstones:
         return []
 
     def tidy(self, session: SparkSession, properties: Mapping[str, str]) -> None:
-        """Remove old tombstones and fold small files where there are many.
-
-        The batch is committed: a failure is only logged.
-        """
+        """Remove old tombstones and fold small files where there are many. A failure is only logged."""
         try:
             checksum = delta_log(session, self.path).unsafeVolatileSnapshot().checksumOpt()
             if checksum.isDefined() and checksum.get().numFiles() > _MANY_FILES:

@@ -41,10 +41,7 @@ class WrittenFiles:
 
 
 def start_transaction(session: SparkSession, table: Location, checkpoint: str) -> Any:
-    """Start a transaction that conflicts with any other commit of the same checkpoint.
-
-    Delta reports such a conflict as a ``ConcurrentTransactionException``.
-    """
+    """Start a transaction to which any other commit of the same checkpoint is a conflict."""
     transaction = delta_log(session, table).startTransaction()
     watch_checkpoint(transaction, checkpoint)
     return transaction

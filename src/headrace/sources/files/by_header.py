@@ -134,10 +134,8 @@ def _rescued(layout: headers.Layout, rules: headers.HeaderRules) -> Column:
 
 
 def _hide_metadata(rows: DataFrame) -> DataFrame:
-    """The rows with their last column, `_metadata`, as a hidden column, as a read of files has it.
-
-    A union of reads has no hidden columns of its own.
-    """
+    """The rows with their last column, `_metadata`, hidden: a union of reads has no hidden columns of its
+    own."""
     visible = rows.select(*map(quoted_column, rows.columns[:-1]))
     session = rows.sparkSession
     jvm: Any = session._jvm

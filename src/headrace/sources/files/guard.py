@@ -238,10 +238,7 @@ class FileGuard(Guard):
             raise self._changed(changed, "not there, or smaller or larger, when Spark began the batch")
 
     def _compare_headers(self, relation: Any, paths: Sequence[str]) -> None:
-        """Refuse CSV files with a column of the schema at another position, in Spark's own reader.
-
-        It reads by position, and ignores the headers.
-        """
+        """Refuse CSV files with a column at another position: Spark's own reader reads by position."""
         if relation.fileFormat().getClass().getSimpleName() != "CSVFileFormat":
             return
         options = relation_options(self.run.session, relation)

@@ -1,6 +1,5 @@
-"""The headers of CSV files: which columns each file has, in which order, and the errors where they do
-not fit.
-"""
+"""The headers of CSV files: which columns each file has, in which order, and the errors where they do not
+fit."""
 
 from __future__ import annotations
 

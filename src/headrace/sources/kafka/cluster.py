@@ -33,10 +33,8 @@ Offsets = dict[str, dict[int, int]]
 
 
 class KafkaCluster:
-    """A Kafka cluster, asked through librdkafka.
-
-    One instance serves all threads of a process; it connects on the first question.
-    """
+    """A Kafka cluster, asked through librdkafka; it connects on the first question, and serves all
+    threads."""
 
     def __init__(
         self, connection: KafkaConnection, timeout_s: float = 10.0, *, asks_once: bool = False

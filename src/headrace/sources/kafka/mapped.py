@@ -31,10 +31,7 @@ class MappedOptions:
 def map_connection(
     options: Mapping[str, str], settings: ProjectSettings, location: SourceLocation
 ) -> MappedOptions | None:
-    """The options with the connection of the spec in place of their own; ``None`` if they keep their own.
-
-    With the profile's connection they name no brokers.
-    """
+    """The options with the connection of the spec in place of their own; ``None`` if they keep their own."""
     servers = brokers_of(options)
     kept = {name: value for name, value in options.items() if not _CONNECTION.fullmatch(name)}
     if servers == EMBEDDED:

@@ -57,10 +57,8 @@ _REQUEST, _WHOLE = "kafka.request.timeout.ms", "kafka.default.api.timeout.ms"
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The settings of Spark's Kafka clients beside the options of a reader.
-
-    Kafka's client refuses a request that may take longer than the whole call.
-    """
+    """The settings of Spark's Kafka clients: they refuse a request that may take longer than the whole
+    call."""
     given = find_option(options, _REQUEST) or ""
     longest = max(int(CLIENT[_WHOLE]), int(given) if given.isdigit() else 0)
     return {**CLIENT, _WHOLE: str(longest)}

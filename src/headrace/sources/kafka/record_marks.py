@@ -68,10 +68,7 @@ class SingleRecords:
 
 
 class RecordMarks:
-    """Reads the marks of a cluster's records, with one consumer that stays open.
-
-    The caller must do without a mark that cannot be read. No error is raised.
-    """
+    """Reads the marks of a cluster's records; without an error, so the caller must do without a mark."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._records = SingleRecords(connection, "marks")
@@ -80,10 +77,8 @@ class RecordMarks:
     def read(
         self, spans: Mapping[Partition, tuple[int, int]], timeout_s: float
     ) -> dict[Partition, dict[int, RecordMark]]:
-        """The marks of the committed records within spans of offsets.
-
-        Transaction markers, aborted records and compacted records have none.
-        """
+        """The marks of the committed records within spans of offsets; markers and compacted records have
+        none."""
         if not spans:
             return {}
         found: dict[Partition, dict[int, RecordMark]] = {}

@@ -58,10 +58,8 @@ class KafkaSource(Source):
 
     @property
     def connection(self) -> KafkaConnection | None:
-        """The connection of a cluster that is not the profile's; ``None`` for the profile's.
-
-        A source that was loaded from JSON has no login.
-        """
+        """The connection of a cluster that is not the profile's; ``None`` for the profile's. From JSON,
+        without a login."""
         if self.servers is None:
             return None
         return reader_connection(self.options) if brokers_of(self.options) else no_login(self.servers)

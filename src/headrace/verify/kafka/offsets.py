@@ -164,10 +164,7 @@ def load_offsets(
     watched: Mapping[Partition, Set[int]] | None = None,
     take: Callable[[Message], None] | None = None,
 ) -> HeldOffsets:
-    """The offsets within ``asked`` that hold a committed record.
-
-    Transaction markers, aborted records and what compaction took away are not among them.
-    """
+    """The offsets within ``asked`` that hold a committed record, and no marker, aborted or compacted one."""
     from confluent_kafka import Consumer, KafkaException
 
     found: dict[Partition, list[Spans]] = {key: [] for key in asked}
@@ -356,10 +353,8 @@ class Broker:
         watched: Mapping[Partition, Set[int]],
         take: Callable[[Message], None] | None = None,
     ) -> Mapping[Partition, Spans] | None:
-        """The offsets that hold a record; ``None`` if it has stopped answering.
-
-        The marks of `watched` offsets are kept in ``marks``.
-        """
+        """The offsets that hold a record; ``None`` if it has stopped answering. ``marks`` gets those of
+        `watched` ones."""
         if not asked:
             return {}
         try:

@@ -75,10 +75,8 @@ class KafkaReader(SourceReader):
     def judge_ranges(
         self, evidence: Evidence, lineage: Lineage, logs: Sequence[CheckpointLog], ranges: GradeReport
     ) -> GradeReport:
-        """With the marks of the last records of the flow's batches, compared with the broker.
-
-        The newest one of each partition is asked for. The others are compared where `find` has read them.
-        """
+        """With the newest mark of each partition compared with the broker; the others where `find` has read
+        them."""
         if not any("last" in source.marks for source in lineage.sources):
             return ranges
         self._ask_topics()
