@@ -16,7 +16,7 @@ import pytest
 from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted
 from headrace.run import attempts
-from headrace.runtime.engine.client import stop_engines
+from headrace.runtime.engine.client import find_engines, stop_engines
 from object_server import SECRET, ObjectServer, assert_nowhere
 from proof.driver import start
 from proof.lakes import BucketLake
@@ -129,9 +129,10 @@ def test_no_secret_is_in_the_bucket_in_records_of_the_engine_in_logs_or_in_comma
     monkeypatch.setenv("HEADRACE_ENGINE", "on")
     shop.produce(10)
     try:
-        for verb in (("run", "--log-level", "debug"), ("plan", "--debug"), ("status", "--json")):
+        for verb in (("run", "--log-level", "debug"), ("plan", "--debug"), ("plan",), ("status", "--json")):
             with start(shop, verb=verb) as driver:
                 assert driver.end() == 0, driver.said()
+        assert [one["commands"] for one in find_engines()] == [3], "the engine stays for the next command"
         engines = [Path(os.environ[name]) for name in ("HEADRACE_ENGINE_DIR", "HEADRACE_LOGS")]
         assert any(engines[0].iterdir()), "no engine runs"
         name = str(bucket.root).split("/")[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -164,6 +165,14 @@ def test_credentials_go_to_the_driver_and_not_into_settings(monkeypatch: pytest.
     assert driver.given == [("lake", "planted-key", SECRET, None, None)]
     assert driver.settings["fs.s3a.bucket.lake.endpoint"] == "http://minio.test:9000"
     assert SECRET not in str(driver.settings)
+
+
+def test_an_engine_that_knows_a_bucket_is_not_changed_by_its_next_command() -> None:
+    driver: Any = Driver()
+    share_credentials({"lake": S3Access(MINIO)}, {}, driver, owned=True)()
+    driver.settings = MappingProxyType(driver.settings)
+    share_credentials({"lake": S3Access(MINIO)}, {}, driver, owned=True)()
+    assert len(driver.given) == 2
 
 
 def test_settings_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:

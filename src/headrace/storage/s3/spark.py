@@ -172,7 +172,9 @@ def share_credentials(
     for bucket, access in shared.items():
         for key, value in reach_settings(bucket, access).items():
             name = key.removeprefix(_HADOOP)
-            if key not in conf and (owned or hadoop.get(name) is None):
+            held = hadoop.get(name)
+            # An engine ends if a command changes what its commands share.
+            if held != value and key not in conf and (owned or held is None):
                 hadoop.set(name, value)
     renewing = _Renewing(spark, shared)
     renewing.start()
