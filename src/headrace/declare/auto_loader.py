@@ -30,7 +30,6 @@ _FORMATS = {
     "parquet": "parquet",
     "avro": "avro",
     "orc": "orc",
-    "xml": "xml",
 }
 """The formats of files by the ends of their names."""
 _CORRUPT = "_corrupt_record"
@@ -71,8 +70,6 @@ class _Files:
         loader = self.loader
         folder = self._folder()
         format = loader.format or self._format(folder)
-        if format in ("binaryfile", "xml"):
-            return self._by_spark(format)
         files.check_format(format)
         given = declared_schema(self.arguments, self.read.schema)
         options = self._options(format, has_schema=given is not None)
@@ -233,20 +230,6 @@ class _Files:
             reader = reader.option("pathGlobFilter", folder.glob)
         frame = (reader if schema is None else reader.schema(schema)).load(folder.path)
         return self._with_rescued(frame, format)
-
-    def _by_spark(self, format: str) -> DataFrame:
-        """Formats that a reader of Spark parses without us."""
-        session, loader = self.active.session(), self.loader
-        reader: Any = session.readStream if self.read.streaming else session.read
-        if self.read.schema is not None:
-            reader = reader.schema(self.read.schema)
-        elif format == "xml":
-            raise self.arguments.invalid("schema", "is missing: columns of XML files are not inferred")
-        reader = reader.format(format).options(**loader.options, **loader.limits)
-        if loader.glob is not None:
-            reader = reader.option("pathGlobFilter", loader.glob)
-        frame: DataFrame = reader.option("recursiveFileLookup", "true").load(self.read.path)
-        return frame
 
 
 def _without(schema: StructType, name: str) -> StructType:

@@ -20,7 +20,6 @@ NO_HOST_CHECK = "none"
 the value empty."""
 
 REGISTRY = "schema.registry."  # begins the settings of the schema registry, which are not for Kafka clients
-_JAVA_CIPHER = re.compile(r"(TLS|SSL)_", re.IGNORECASE)
 
 EMBEDDED = "embedded"  # the value of ``bootstrap.servers`` that means the broker of Headrace's own
 
@@ -51,13 +50,6 @@ def read_text(settings: Mapping[str, str], key: str) -> str:
         raise SettingError(
             key, f"names {path}, which cannot be read: {reason}", ["name a PEM file"]
         ) from error
-
-
-def ciphers(settings: Mapping[str, str], *, java: bool) -> str | None:
-    """The cipher suites for one of the two clients, which have different names for the suites."""
-    names = [name.strip() for name in settings.get("ssl.cipher.suites", "").replace(":", ",").split(",")]
-    known = [name for name in names if name and bool(_JAVA_CIPHER.match(name)) is java]
-    return ("," if java else ":").join(known) or None
 
 
 NO_ADDRESS = "127.0.0.1:9"  # the address of the embedded broker while it is not running
@@ -157,8 +149,6 @@ def _build_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
     _client_certificate(settings, found)
     if found.get("ssl.endpoint.identification.algorithm") == "":
         found["ssl.endpoint.identification.algorithm"] = NO_HOST_CHECK
-    if suites := ciphers(settings, java=False):
-        found["ssl.cipher.suites"] = suites
     return found
 
 
@@ -235,11 +225,6 @@ def _build_java(settings: Mapping[str, str]) -> dict[str, str]:
     _java_client_certificate(left)
     if left.get("ssl.endpoint.identification.algorithm", "").lower() == NO_HOST_CHECK:
         left["ssl.endpoint.identification.algorithm"] = ""
-    if "ssl.cipher.suites" in left:
-        suites = ciphers(settings, java=True)
-        del left["ssl.cipher.suites"]
-        if suites:
-            left["ssl.cipher.suites"] = suites
     return left
 
 

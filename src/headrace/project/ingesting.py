@@ -422,12 +422,9 @@ def ingest(
     """Make a table from a topic of JSON records, and bring it up to date.
 
     Args:
-        topic: The topic.
         mode: ``append`` (the default), ``upsert`` for the newest record of each key, ``cdc`` for Debezium.
         keys: The columns that identify a row; by default the key of the records.
         sequence_by: The record of a key with the greatest value wins; by default Kafka's timestamp.
-        partition_by: Columns that partition the table.
-        cluster_by: Columns that cluster the table.
         table: The name of the table; ``{topic}`` is replaced by the topic.
         keep_raw: Whether a second table keeps the records as they are.
         schema: A file with the columns of the records; by default the schema is inferred and kept.
@@ -438,10 +435,7 @@ def ingest(
         vacuum: Whether to delete files that the tables no longer need, where that is due.
         path: A pipeline whose storage and Kafka cluster are used; by default that of the current folder, or
             ``./lake`` and the embedded broker.
-        profile: The profile of that pipeline.
         overrides: Values for keys of its spec, by dotted name.
-        progress: Whether to show the progress.
-        stop: Set it to stop.
 
     Raises:
         HeadraceError: The topic cannot be ingested; errors of the flow are in the result's `update`.

@@ -48,9 +48,6 @@ class Pipeline(StoredPipeline):
         settings: The settings of the spec; `load` reads them.
         overrides: The rows of a test in place of sources; `headrace.testing` creates them.
 
-    Attributes:
-        settings: The settings of the chosen profile.
-
     Example:
         >>> from headrace import Pipeline
         >>> with Pipeline.load("shop") as pipeline:  # doctest: +SKIP
@@ -104,7 +101,6 @@ class Pipeline(StoredPipeline):
         """Resolve the pipeline; writes nothing. The pipeline's files run again at each call.
 
         Args:
-            datasets: The datasets to plan; all by default.
             offline: Whether to plan without the storage; the plan then has no changes.
 
         Returns:
@@ -150,8 +146,6 @@ class Pipeline(StoredPipeline):
             dataset: A dataset of any kind, or one flow of a table.
             records: How many of the newest records of each Kafka source are read.
             where: A condition in SQL.
-            limit: The maximum number of rows.
-            columns: The columns, by dotted path; by default all.
 
         Returns:
             The rows as Python values, and what was read of each source.
@@ -215,14 +209,12 @@ class Pipeline(StoredPipeline):
         stops the flows between two batches and is then raised; the next run continues there.
 
         Args:
-            datasets: The datasets to run; all by default.
             continuous: Whether to run until `stop` is set; otherwise a run processes what the sources hold
                 now.
             remedies: The flows to reset or rename.
             progress: Whether to show the progress: as a table in a notebook or on a terminal, else as
                 lines on standard output.
             emit: Takes the events of the update as they happen; called from several threads.
-            stop: Set it to stop.
             log: How its log is written; by default as the environment says. A run that finds nothing
                 to do leaves none.
 
@@ -245,7 +237,6 @@ class Pipeline(StoredPipeline):
         """Return where the new checkpoints of `reset` would continue; changes nothing.
 
         Args:
-            flows: The names of the flows.
             start: Where their checkpoints start; by default they continue.
         """
         with self._redacted():
@@ -255,7 +246,6 @@ class Pipeline(StoredPipeline):
         """Create new checkpoints that continue where the flows have ended; the rows are kept.
 
         Args:
-            flows: The names of the flows.
             start: Where their checkpoints start instead, such as
                 ``ChosenStart.parse("orders:0=17", allow_duplicates=True)`` of `headrace.model.remedies`.
 
@@ -267,9 +257,6 @@ class Pipeline(StoredPipeline):
 
     def plan_refresh(self, datasets: Sequence[str] | None) -> RefreshPlan:
         """Return what `full_refresh` would remove, and what cannot be read again; changes nothing.
-
-        Args:
-            datasets: Their names; ``None`` for all.
 
         Returns:
             The plan of the pipeline, the `names` that would be rebuilt, which include the streams that read
@@ -300,7 +287,6 @@ class Pipeline(StoredPipeline):
             datasets: Their names; ``None`` for all. Streams that read them are rebuilt too.
             refresh: Further datasets, which the run that follows updates without removing rows.
             accept_loss: The tables whose rows are removed even if they cannot be read again.
-            emit: Takes the events of the run that follows.
             stop: Set it to stop that run; the next run continues.
             log: How its log is written; by default as the environment says.
         """
@@ -310,11 +296,7 @@ class Pipeline(StoredPipeline):
             return update.full_refresh(datasets, refresh, accept_loss)
 
     def plan_erasure(self, table: str, where: str) -> ErasurePlan:
-        """Return what `erase` would delete; changes nothing.
-
-        Args:
-            table: The table.
-            where: The condition of the rows, in SQL.
+        """Return what `erase` would delete of the rows that match a condition in SQL; changes nothing.
 
         Returns:
             The tables with the number of rows, notes on what is not deleted, and when a vacuum can remove
@@ -365,9 +347,6 @@ class Pipeline(StoredPipeline):
         Its quarantine, its checkpoints and its ledger are removed, too. A table that is registered in a Hive
         metastore is removed from it: only then Spark is started.
 
-        Args:
-            table: The table.
-
         Returns:
             What was removed.
 
@@ -402,9 +381,6 @@ class Pipeline(StoredPipeline):
 
         Args:
             datasets: The tables; all tables of the storage by default.
-            optimize: Whether to compact.
-            vacuum: Whether to delete files.
-            options: Further options.
             report: Takes the result of each table at once.
             stop: Set it to stop after the current table.
 

@@ -47,7 +47,6 @@ class StoredPipeline:
         """Check that every record was processed exactly once; starts no JVM.
 
         Args:
-            datasets: The tables to check; all by default.
             since: A table version or a time; older commits are not checked.
             require: The grade that must be judged for each flow: ``ranges``, ``counts`` or ``records``.
             sample: The number of keys of each table with changes by key whose newest records are read again.
@@ -93,10 +92,6 @@ class StoredPipeline:
         self, table: str, *, where: str | None = None, limit: int | None = None, columns: Sequence[str] = ()
     ) -> Rows:
         """Rows of a table of the storage, or of any folder that is a Delta table; starts no JVM.
-
-        Args:
-            limit: The maximum number of rows; all by default.
-            columns: The columns, by dotted path; by default all.
 
         Example:
             >>> pipeline.read("revenue", where="revenue > 100").rows  # doctest: +SKIP
@@ -183,9 +178,6 @@ class StoredPipeline:
 
     def quality(self, dataset: str | None = None, *, since: datetime | None = None) -> Quality:
         """The counts of expectations over time, from the event log; starts no JVM.
-
-        Args:
-            dataset: The table or the materialized view; all by default.
 
         Example:
             >>> [one.dropped for one in pipeline.quality().datasets]  # doctest: +SKIP

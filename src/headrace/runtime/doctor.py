@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import tempfile
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -48,7 +47,6 @@ class Check:
 def run_checks(project: ProjectSettings | None = None) -> list[Check]:
     checks = [_java(), _certificates(), _packages(), _jars(), _start_cache(), _memory(), _engine()]
     checks.append(_folder("cache folder", cache_folder(), f"set {CACHE_VARIABLE} to a folder of yours"))
-    checks.append(_ports())
     if project is None:
         return [*checks, _broker(BrokerChoice(broker_folder(), "outside"), needed=False)]
     choice = project.broker or BrokerChoice(broker_folder(), "outside")
@@ -170,16 +168,6 @@ def _folder(name: str, folder: Path, remedy: str) -> Check:
     if free < _DISK_NEEDED_GB:
         return Check(name, "warn", text, "free space on the disk")
     return Check(name, "ok", text)
-
-
-def _ports() -> Check:
-    try:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-    except OSError as error:
-        text = f"no port can be opened on 127.0.0.1: {error.strerror}"
-        return Check("ports", "fail", text, "allow programs to listen on 127.0.0.1")
-    return Check("ports", "ok", "127.0.0.1 has free ports")
 
 
 def _broker(choice: BrokerChoice, *, needed: bool) -> Check:

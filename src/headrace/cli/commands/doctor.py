@@ -23,7 +23,7 @@ _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"
 def doctor(invocation: Invocation) -> Result:
     """Check whether this machine can run a pipeline.
 
-    Checks Java, jars, Spark, memory, disk, ports and the embedded broker; in the folder of a pipeline
+    Checks Java, jars, Spark, memory, disk and the embedded broker; in the folder of a pipeline
     also its storage and its Kafka cluster. Starts nothing. Exit code 1 if a run could not start.
     """
     from headrace.runtime.doctor import run_checks

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from headrace.cli.kafka import ReachedKafka, not_found, reach_kafka
 from headrace.cli.options import POSITIVE, WHOLE, option, refuse, require_moment
@@ -31,6 +30,7 @@ SAMPLE_SCHEMA = "id LONG, date DATE, name STRING, sales DECIMAL(6, 2)"
 """The sales of the pipeline that `headrace init` writes."""
 
 _SAMPLES = 1000
+_NOTE_S = 5.0
 
 
 @verb(
@@ -111,17 +111,16 @@ def produce(
         kafka = reach_kafka(invocation)
         created, held = _open_topic(topic, kafka, invocation.output)
         records = iter(lines or build_samples(schema or SAMPLE_SCHEMA, first=held + 1, key=key))
-        with _Shown(invocation.output) as shown:
-            produced = produce(
-                itertools.islice(records, limit),
-                kafka.connection,
-                topic,
-                name="sample" if lines is None else lines.name,
-                has_header=lines is not None and lines.has_header,
-                rate=rate,
-                show=shown,
-                interval_s=shown.interval_s,
-            )
+        produced = produce(
+            itertools.islice(records, limit),
+            kafka.connection,
+            topic,
+            name="sample" if lines is None else lines.name,
+            has_header=lines is not None and lines.has_header,
+            rate=rate,
+            show=invocation.output.note,
+            interval_s=_NOTE_S,
+        )
     skipped = 0 if lines is None else lines.skipped
     data = {"topic": topic, "bootstrap_servers": kafka.servers, "created": created, "skipped": skipped}
     return Result(
@@ -147,34 +146,6 @@ def _open_topic(topic: str, kafka: ReachedKafka, output: Output) -> tuple[bool, 
         for line in (*facts, *remedies):
             output.note(line)
         return True, 0
-
-
-class _Shown:
-    """How far it is, for a person who waits: drawn on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._status: Any = None
-
-    def __enter__(self) -> _Shown:
-        if not self._output.is_json and self._output.stderr.isatty():
-            self._status = Console(file=self._output.stderr).status("Producing")
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def __call__(self, text: str) -> None:
-        if self._status is not None:
-            self._status.update(text)
-        else:
-            self._output.note(text)
-
-    @property
-    def interval_s(self) -> float:
-        return 0.5 if self._status is not None else 10.0
 
 
 def _summary(produced: Produced, topic: str, kafka: ReachedKafka, skipped: int) -> str:
