@@ -61,7 +61,6 @@ class TableChange:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the files that must be read."""
         files = [*self.added, *self.removed, *(one for one, _ in self.kept)]
         return sum(int(one.get("size") or 0) for one in files)
 
@@ -129,7 +128,6 @@ def columns_differ(session: SparkSession, table: Location, before: int, now: int
 
 
 def bytes_of(session: SparkSession, table: Location, version: int) -> int:
-    """The size of a table's files."""
     try:
         return int(load_checksum(table, version)["tableSizeBytes"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):

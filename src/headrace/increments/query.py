@@ -37,7 +37,6 @@ class Operator:
 
     @cached_property
     def output(self) -> tuple[Any, ...]:
-        """The attributes of its rows."""
         return tuple(items(self.java.output()))
 
     @cached_property
@@ -84,7 +83,6 @@ class ViewQuery:
         return frame_of_plan(self.session, plan)
 
     def as_leaf(self, leaf: Operator, rows: DataFrame) -> Any:
-        """A plan of rows with the attributes of a leaf."""
         return as_attributes(self.session, leaf.output, rows)
 
 
@@ -175,7 +173,6 @@ def scanned_bytes(frame: DataFrame) -> int:
 
 
 def column(session: SparkSession, expression: Any) -> Column:
-    """An expression as a column of the DataFrame API."""
     from pyspark.sql.classic.column import Column
 
     jvm: Any = session._jvm

@@ -99,7 +99,6 @@ def _evaluate(
 
 
 def _source_of(read: SourceRead, sources: Sequence[Source], settings: ProjectSettings) -> Source:
-    """The source that a read of the query opens."""
     request = read.request
     options = {**request.options, "path": read.paths[0]} if read.paths else request.options
     built = build_source(

@@ -16,7 +16,6 @@ _CHARACTERS = " ,;{}()\n\t="  # the characters that Delta refuses in a column's 
 
 
 def redact_comments(part: Any, redact: Callable[[str], str]) -> Any:
-    """Columns, or a part of them, whose comments have no secrets."""
     if isinstance(part, Mapping):
         return {
             key: redact(value)
@@ -220,7 +219,6 @@ def conflicts(left: Schema, right: Schema) -> list[tuple[str, str, str]]:
 
 
 def missing(schema: Schema, within: Schema) -> list[str]:
-    """The columns of ``schema`` that ``within`` does not have."""
     return [field["name"] for field in fields(schema) if find_column(within, field["name"]) is None]
 
 
@@ -230,8 +228,6 @@ def find_column(schema: Schema, name: str) -> Mapping[str, Any] | None:
 
 
 class Unstorable(NamedTuple):
-    """A column that Delta cannot store."""
-
     column: str
     reason: str
     remedies: tuple[str, ...]

@@ -35,8 +35,6 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class _Struct:
-    """A struct column with fields that keep coordinates."""
-
     fields: Mapping[str, _Value]
 
 

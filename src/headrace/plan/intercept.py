@@ -271,7 +271,6 @@ class Interception:
         location: SourceLocation | None = None,
         parts: tuple[str, ...] = (),
     ) -> Answer:
-        """What a read of a dataset becomes."""
         if self.tables is None:
             return Answer(quoted(name), name)
         if len(parts) == 3:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TableAccess:
-    """A read of a table, before it happens."""
-
     name: TableName
     streaming: bool
     location: SourceLocation  # the user's line, or the location within an SQL text

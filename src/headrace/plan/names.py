@@ -137,7 +137,6 @@ class NameRules:
         return len(parts) == 2 and parts[0].lower() not in _NOT_SCHEMAS | _PATH_SCHEMAS | {_LIVE, "delta"}
 
     def path(self, path: str) -> TableName | None:
-        """The dataset with this folder; ``None`` for other paths."""
         folder = locate_supported(path, self.settings.data_folder)
         if folder is None:
             return None
@@ -149,7 +148,6 @@ class NameRules:
 def table_not_found(
     access: TableAccess, reader: TableName, declarations: Declarations, settings: ProjectSettings
 ) -> TableNotFoundError:
-    """The error for a table that no file declares and the storage does not have."""
     known = {
         dataset.name: f"`{dataset.name.short}` ({dataset.location})" for dataset in declarations.datasets
     }

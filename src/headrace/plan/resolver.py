@@ -106,7 +106,6 @@ class Resolver:
                 continue
 
     def _dataset(self, dataset: Dataset) -> None:
-        """Resolve a dataset, unless it has been resolved."""
         if dataset.name in self.schemas:
             return
         if dataset.name in self._failed:
@@ -213,7 +212,6 @@ class Resolver:
         return replace(resolved, frame=frame, plan=replace(plan, schema=resolved.plan.schema))
 
     def _snapshot_query(self, flow: AutoCdcFlow, source: Snapshots, declared: columns.Schema | None) -> Query:
-        """The query of a flow that applies snapshots, with the columns of the next snapshot."""
         reader = SnapshotReader(flow, source, self.settings, self._parent, declared)
 
         def markers() -> DataFrame:

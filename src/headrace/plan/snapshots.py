@@ -77,7 +77,6 @@ def marker_stream(session: SparkSession, pattern: str, columns: Mapping[str, Any
 def make_reader(
     flow: Flow | TemporaryView, datasets: Sequence[Dataset], settings: ProjectSettings, session: SparkSession
 ) -> SnapshotReader:
-    """The reader of a planned flow that applies snapshots."""
     assert isinstance(flow, AutoCdcFlow) and flow.snapshots is not None
     target = next(one for one in datasets if one.name == flow.target)
     assert isinstance(target, StreamingTable)
@@ -98,7 +97,6 @@ class SnapshotReader:
         return SnapshotLog(self._settings.storage.snapshots(self._flow.target))
 
     def find(self, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
-        """Ask the source for the next snapshot."""
         last = markers[-1].version if markers else None
         if isinstance(self._source, SnapshotFunction):
             return self._after(last, self._call(self._source.function, last))

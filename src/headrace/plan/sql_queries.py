@@ -45,7 +45,6 @@ _WRITES_ROWS = frozenset(
 
 
 def run_sql(interception: Interception, session: SparkSession, text: SqlText, args: Any = None) -> DataFrame:
-    """The DataFrame of an SQL text."""
     sql = read_sql(interception, session, text)
     with suspended():
         try:

@@ -57,8 +57,6 @@ class Coordinates:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedQuery:
-    """A query that has been resolved."""
-
     schema: Mapping[str, Any]  # the query's columns, as ``StructType.jsonValue()`` gives them
     reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
     fingerprint: str  # a hash of the query's logical plan
@@ -90,7 +88,6 @@ class PlannedFlow(PlannedQuery):
 
     @property
     def record(self) -> QueryRecord:
-        """What the flow's checkpoint keeps of the query."""
         skips = tuple(one.index for one in self.sources if one.skips_erasures)
         return QueryRecord(fingerprint=self.fingerprint, schema=self.schema, skips_erasures=skips)
 
@@ -233,7 +230,6 @@ class Plan:
         return found
 
     def streams(self, table: TableName) -> bool:
-        """Whether a flow reads a table as a stream."""
         return any(source.table == table for planned in self.flows for source in planned.sources)
 
     def streams_rows(self, table: TableName) -> bool:

@@ -55,7 +55,6 @@ Stored = StreamingTable | MaterializedView
 
 
 def check_declarations(declarations: Declarations) -> list[HeadraceError]:
-    """The errors in declarations, without their queries."""
     errors: list[HeadraceError] = []
     datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
     # A refresh flow is declared together with its view.
@@ -402,7 +401,6 @@ def _ways(flow: StreamingFlow) -> Iterator[str]:
 def sink_read(
     table: StreamingTable, access: TableAccess, fed: Sequence[tuple[StreamingFlow, Sequence[TableName]]]
 ) -> SinkInvalidError:
-    """The error for a read of a sink. `fed`: its flows, with the tables that each reads."""
     assert table.sink is not None
     return SinkInvalidError(
         f"a query reads `{table.name.short}`, which is a sink: no table of the pipeline has its rows",
@@ -431,7 +429,6 @@ def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
 
 
 def stream_over_merged_table(access: TableAccess, flow: StreamingFlow) -> StreamOverMergedTableError:
-    """The error for a stream over rows that a flow updates."""
     name, in_sql = access.name.short, access.location.is_sql
     declares = "CREATE MATERIALIZED VIEW" if in_sql else "@hr.materialized_view"
     return StreamOverMergedTableError(

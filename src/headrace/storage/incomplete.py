@@ -22,7 +22,6 @@ def copy_command(source: str, target: str) -> str:
 
 
 def check_complete(root: Location) -> None:
-    """Raise an error for an incomplete copy."""
     if (source := load_source(root)) is not None:
         raise StorageIncompleteError(
             f"the storage {root} is an incomplete copy of {source}",

@@ -89,7 +89,6 @@ def use_s3(
 
 
 def reach_s3(bucket: str) -> S3Reach:
-    """How a bucket is reached at this moment."""
     return _buckets().files(bucket).access.reach(bucket)
 
 

@@ -72,14 +72,12 @@ def data_file_faults(text: str) -> tuple[str, ...]:
 
 
 def _table_of_uri(text: str) -> Location | None:
-    """The table of the URI that ends a text; ``None`` for a path of this machine."""
     begins = [one.start() for one in _URI.finditer(text)]
     located = locate_supported(text[begins[-1] :]) if begins else None
     return None if located is None or located.is_local else located
 
 
 def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
-    """The error for a file of a log that cannot be read."""
     table = file.parent.parent
     name = table_name(table).short
     version = f" at v{int(file.name[:20])}" if file.name[:20].isdigit() else ""

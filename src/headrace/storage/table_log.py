@@ -26,8 +26,6 @@ _NEWEST = 1000
 
 @dataclass(frozen=True)
 class LoggedCommit:
-    """One commit of a table's log."""
-
     version: int
     timestamp_ms: int  # when it was committed, by the writer's clock
     metadata: Mapping[str, Any] | None  # headrace's user metadata; ``None`` in a commit of another writer
@@ -273,7 +271,6 @@ def erased_since(table: Location, newest: int) -> int:
 
 
 def find_commit(table: Location, after: int, matches: Callable[[LoggedCommit], bool]) -> LoggedCommit | None:
-    """The first commit after a version that matches, if the log still has it."""
     # Listing a long log is slow, and the first version is nearly always there.
     found = next(filter(matches, follow_commits(table, after + 1)), None)
     return found or next(filter(matches, iter_commits(table, after + 1)), None)

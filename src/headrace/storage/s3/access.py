@@ -28,8 +28,6 @@ _RENEWED = timedelta(minutes=5)
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """Credentials of S3 at one moment."""
-
     access_key_id: str = field(repr=False)
     secret_access_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
@@ -87,7 +85,6 @@ class S3Access:
         return self.endpoint is not None and self.endpoint.startswith("http:")
 
     def reach(self, bucket: str) -> S3Reach:
-        """How a bucket is reached at this moment."""
         found = self.credentials()
         return S3Reach(
             bucket=bucket,

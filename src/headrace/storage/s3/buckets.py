@@ -43,7 +43,6 @@ class Buckets:
                 raise _differ(f"the bucket `{bucket}` has other settings in this process", bucket, location)
 
     def files(self, bucket: str) -> S3Files:
-        """The files of a bucket, with the settings of its spec."""
         with self._lock:
             if bucket not in self._files:
                 if len(self._loaded) > 1:

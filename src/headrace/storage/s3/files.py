@@ -20,8 +20,6 @@ _RETRY_TIMEOUT = timedelta(seconds=30)
 
 
 class S3Files(ObjectFiles):
-    """The objects of a bucket."""
-
     def __init__(self, bucket: str, access: S3Access) -> None:
         super().__init__(SCHEME, self._open_bucket)
         self.bucket = bucket
@@ -29,7 +27,6 @@ class S3Files(ObjectFiles):
 
     @property
     def table_options(self) -> Mapping[str, str]:
-        """The options of `deltalake`, with the credentials of this moment."""
         return self.access.reach(self.bucket).table_options
 
     def _open_bucket(self, bucket: str) -> S3Store:
