@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.options import option
-from headrace.cli.output import Output, Result, TextOutput
+from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, LocalFolder, verb
-
-if TYPE_CHECKING:
-    from headrace.project.demo.story import Screen
 
 
 @verb(examples=("headrace init shop", "headrace init --from databricks.yml"), project=False)
@@ -103,7 +99,7 @@ def demo(
     """
     from headrace.project.demo.folder import choose_folder
     from headrace.project.demo.screens import closing_data, closing_text
-    from headrace.project.demo.story import Demo
+    from headrace.project.demo.story import Demo, Screen
     from headrace.project.template.files import pipeline_name, template_files
     from headrace.runtime.aot import make_later
     from headrace.runtime.fetch import ensure_jars
@@ -111,20 +107,11 @@ def demo(
     from headrace.storage.locate import locate
 
     root = None if storage is None else locate(storage)
-    folder = choose_folder(directory)
+    output, folder = invocation.output, choose_folder(directory)
     files = template_files(pipeline_name(folder), root)
-    result = Demo(folder, records, rate, _screen(invocation.output), files, root).run()
+    result = Demo(folder, records, rate, Screen(None if output.is_json else output.stdout), files, root).run()
     # A run makes the JVM's start-up cache at its end, which would have slowed down the demo.
     make_later(find_java(), ensure_jars("spark"))
     return Result(
         data=closing_data(result), text=lambda: closing_text(result), exit_code=0 if result.ok else 1
     )
-
-
-def _screen(output: Output) -> Screen:
-    from headrace.project.demo.screens import LineScreen, LiveScreen
-    from headrace.project.demo.story import Screen
-
-    if not isinstance(output, TextOutput):
-        return Screen()
-    return LiveScreen(output.console()) if output.is_terminal else LineScreen(output.console())

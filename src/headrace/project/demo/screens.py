@@ -1,4 +1,4 @@
-"""The demo on a screen: a live board on a terminal, plain lines elsewhere, nothing for machines."""
+"""The end of the demo: as a person reads it, and as JSON."""
 
 from __future__ import annotations
 
@@ -6,105 +6,13 @@ import os
 import shlex
 import shutil
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
-from rich.spinner import Spinner
-from rich.text import Text
-
-from headrace.model.event_forms import Event
-from headrace.model.events import FlowRetrying, ViewFailed
-from headrace.observe.board import Board
-from headrace.observe.display import LineThrottle, board_table, event_line
 from headrace.project.demo.producer import ComparedRow, Comparison, Entry
-from headrace.project.demo.story import DemoResult, Screen
+from headrace.project.demo.story import DemoResult
 from headrace.runtime.places import BROKER_VARIABLE
-
-_TITLE = 12
-_REFRESHES_PER_S = 4
-
-
-class LineScreen(Screen):
-    """The screen without a terminal: plain lines, one for each fact."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._lock = threading.Lock()
-        self._board = Board()
-        self._lines = LineThrottle()
-
-    def fact(self, title: str, text: str) -> None:
-        self.note(f"{title:<{_TITLE}}  {text}")
-
-    def note(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def event(self, event: Event) -> None:
-        with self._lock:
-            self._board = self._board.with_event(event)
-            lines = list(self._lines.lines(event, self._board))
-        for line in lines:
-            self.note(f"{event.at.astimezone():%H:%M:%S}  {line}")
-
-    def killed(self) -> None:
-        with self._lock:
-            board = self._board
-            rows = {name: replace(row, state="waiting", recent=()) for name, row in board.rows.items()}
-            self._board = replace(board, rows=rows)
-
-    def doing(self, text: str) -> None:
-        self.note(f"{datetime.now().astimezone():%H:%M:%S}  {text} …")
-
-
-class LiveScreen(LineScreen):
-    """The screen for a terminal: lines scroll, and the board of the flows stays below them."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._doing = ""
-        self._spinner = Spinner("line" if console.options.ascii_only else "dots")
-
-    def fact(self, title: str, text: str) -> None:
-        self._console.print(Text.assemble((f"{title:<{_TITLE}}", "bold"), f"  {text}"), soft_wrap=True)
-
-    def event(self, event: Event) -> None:
-        with self._lock:
-            self._board = self._board.with_event(event)
-        if isinstance(event, FlowRetrying | ViewFailed):
-            self.note(event_line(event, self._board))
-
-    def doing(self, text: str) -> None:
-        with self._lock:
-            self._doing = text
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        with Live(
-            self,
-            console=self._console,
-            refresh_per_second=_REFRESHES_PER_S,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        ):
-            yield
-            self.doing("")
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        with self._lock:
-            board, doing = self._board, self._doing
-        yield ""
-        yield board_table(board, datetime.now(UTC))
-        if doing:
-            self._spinner.update(text=f" {doing} …")
-            yield self._spinner
-
 
 _SHOWN = 5
 _MARKS = {"proven": "✓", "partial": "✓", "unjudged": "–", "refuted": "✗"}  # noqa: RUF001
@@ -127,7 +35,6 @@ def closing_text(result: DemoResult) -> str:
 
 
 def closing_data(result: DemoResult) -> dict[str, Any]:
-    """The same facts as JSON values."""
     ledger, comparison = result.producer.ledger, result.comparison
     return {
         "ok": result.ok,

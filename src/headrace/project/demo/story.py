@@ -6,11 +6,12 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from headrace.declare.spec import load_project
 from headrace.errors import DemoDriverError
@@ -18,6 +19,7 @@ from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, BatchReplayed, FlowStarted
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.observe.display import open_display
 from headrace.project.demo.driver import Crash, Driver, await_batch, look_at_crash
 from headrace.project.demo.folder import DemoFolder, TableWatch, check_empty, write_demo
 from headrace.project.demo.producer import REFUNDS, Comparison, SalesProducer, compare, load_gold
@@ -91,26 +93,47 @@ class DemoResult:
 
 
 class Screen:
-    """Shows the demo as it goes; called from several threads. This one is for JSON, and shows nothing."""
+    """Shows the demo as it goes, and its flows as `headrace run` does; called from several threads. `stream`:
+    ``None`` shows nothing, for JSON."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        self._stream = stream
+        self._display = None if stream is None else open_display(stream, "default")
+        self._is_watching = False
 
     def fact(self, title: str, text: str) -> None:
-        """Show a line that stays."""
+        self.note(f"{title:<12}  {text}")
+
+    def doing(self, text: str) -> None:
+        self.note(f"{datetime.now().astimezone():%H:%M:%S}  {text} …")
 
     def note(self, text: str) -> None:
-        """Show what happened."""
+        if self._is_watching and self._display is not None:
+            self._display.note(text)
+        elif self._stream is not None:
+            self._stream.write(text + "\n")
+            self._stream.flush()
 
     def event(self, event: Event) -> None:
-        """Show an event of the pipeline's process."""
+        if self._display is not None:
+            self._display(event)
 
     def killed(self) -> None:
         """Show that the pipeline's process has ended."""
+        if self._display is not None:
+            board = self._display.board
+            rows = {name: replace(row, state="waiting", recent=()) for name, row in board.rows.items()}
+            self._display.board = replace(board, rows=rows)
 
-    def doing(self, text: str) -> None:
-        """Show the current step of the demo."""
-
-    def watching(self) -> AbstractContextManager[object]:
-        """Show the flows while the pipeline runs."""
-        return nullcontext()
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Show the flows while the block runs."""
+        with self._display or nullcontext():
+            self._is_watching = True
+            try:
+                yield
+            finally:
+                self._is_watching = False
 
 
 @dataclass
