@@ -84,4 +84,4 @@ python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found; name one: make PYTHON=/path/to/python3"; exit 1; }
 
 clean:
-	rm -rf .venv build dist headrace-demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv build dist headrace-demo* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
