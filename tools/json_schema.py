@@ -549,7 +549,6 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
         },
     ),
     "quarantine discard": ("#NotDone", {"done": "bool", "rows": "int", "flows": "counts", "left": "counts"}),
-    "refresh": (*RUN, "#NotDone", "#Plan"),
     "reset": ("#NotDone", {"done": "bool", "flows": ["#Reset"]}),
     "checkpoint show": (
         {

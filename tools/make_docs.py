@@ -38,8 +38,6 @@ code does not change.
 
 """
 
-OTHER_SPELLINGS = ("refresh",)  # commands that do what a documented one does
-
 COMMANDS_HEAD = """\
 # The command line
 
@@ -136,8 +134,7 @@ def _link(name: str) -> str:
 
 def _commands(names: Iterable[str]) -> Iterator[tuple[str, click.Command]]:
     for name in names:
-        if name not in OTHER_SPELLINGS:
-            yield from _with_inner(name, load_command(name))
+        yield from _with_inner(name, load_command(name))
 
 
 def _with_inner(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

@@ -49,7 +49,7 @@ class User:
     def types(self, command: str) -> tuple[int, str]:
         self.typed.append(command)
         self.capsys.readouterr()
-        asks = ["--yes"] if command.split()[0] in ("full-refresh", "reset", "refresh", "tables") else []
+        asks = ["--yes"] if command.split()[0] in ("full-refresh", "reset", "tables") else []
         code = run([*shlex.split(command), *asks, "--project", str(self.root)])
         out, err = self.capsys.readouterr()
         return code, out + err

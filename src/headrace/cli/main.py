@@ -73,7 +73,6 @@ GROUPS = {
         "plan": "Show what a run would do; writes nothing",
         "preview": "Show rows of a query, without a run",
         "run": "Bring the tables up to date, once or continuously",
-        "refresh": "Another spelling of `headrace run DATASET..`",
         "submit": "Run the pipeline with spark-submit",
         "deploy": "Write files for systemd, compose or Kubernetes",
     },
@@ -125,7 +124,7 @@ _MODULES = {
     "reset": "refresh",
 }
 """The modules of `headrace.cli.commands` with several commands; the others are called as their command."""
-ALIASES = {"dry-run": "plan"}  # commands of Spark's `spark-pipelines`, with ours
+ALIASES = {"dry-run": "plan", "refresh": "run"}  # commands of other platforms, with ours
 _GARBAGE = 50_000  # so many new objects let Python look for garbage; by default, 700
 _END_S = 15.0  # seconds that a command gets to clean up after the signal that ends it
 EXIT_INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""`headrace refresh`, `full-refresh` and `reset`: update or rebuild datasets, or restart their flows."""
+"""`headrace full-refresh` and `reset`: rebuild datasets, or restart their flows."""
 
 from __future__ import annotations
 
@@ -13,32 +13,6 @@ from headrace.cli.watching import show_outcome, spark_starting, watched
 from headrace.errors import CommandLineError
 from headrace.model.remedies import ChosenStart
 from headrace.observe.log import LogSettings
-from headrace.plan.explain import WIDTH, Explanation
-
-
-@verb(examples=("headrace refresh revenue", "headrace refresh orders revenue --yes"))
-@click.argument("datasets", nargs=-1, shell_complete=complete_dataset, required=True, metavar="DATASET..")
-@option("--yes", "Do not ask for confirmation.")
-@log_options
-def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: LogSettings) -> Result:
-    """Another spelling of `headrace run DATASET..`, which shows the plan and asks first.
-
-    Tables that these datasets read are not updated.
-    """
-    output = invocation.output
-    with invocation.pipeline() as pipeline:
-        if not yes:
-            with spark_starting(output, "Starting Spark, resolving the pipeline"):
-                plan = pipeline.plan(datasets)
-            explanation = Explanation(plan)
-            if plan.refusals:
-                return Result(data=explanation.to_json(), errors=plan.refusals, exit_code=1)
-            text = explanation.to_text(min(output.width or WIDTH, WIDTH))
-            if not output.agrees([text], "Refresh?", f"headrace refresh {' '.join(datasets)} --yes"):
-                return UNCHANGED
-        with watched(output, pipeline.settings, "Starting Spark") as (watch, stop, received):
-            result = pipeline.run(datasets, emit=watch, stop=stop, log=log)
-    return show_outcome(output, result, received)
 
 
 @verb(examples=("headrace full-refresh orders", "headrace full-refresh orders --accept-loss orders --yes"))
