@@ -7,13 +7,17 @@ JVM, in turns; the first turn warms up. The seconds are those of the refresh, wi
 "dates": extremes by day, where rows of the newest day were updated, so that files are left out. "distinct":
 count distinct by a key, where rows were deleted. "window": the top three of each group of a day, of new rows.
 "Spark's pipelines": the same query as a view of `pyspark.pipelines`, which computes it as a whole.
+"continuous": the view of "merge" in a continuous run, after each commit of 20,000 new rows. The seconds
+should not grow with the table: compare ``--cases continuous --rows 1000000`` with more rows.
 """
 
 from __future__ import annotations
 
+import queue
 import statistics
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
     from headrace.model.events import ViewRefreshed
 
-_SPEC = "name: bench\nstorage: ./lake\nlibraries:\n  - file: views.py\n"
+_SPEC = "name: bench\nstorage: ./lake\nviews:\n  interval: 1 second\nlibraries:\n  - file: views.py\n"
 _FACTS = """\
 import headrace as hr
 from headrace import spark
@@ -54,6 +58,9 @@ QUERIES = {
 }
 POLICIES = ("full", "incremental", "auto")
 _DAYS = 100
+_COMMIT = 20_000
+"""New rows of each commit in the continuous run."""
+_TIMEOUT_S = 300.0
 
 
 def facts(first: int, end: int, rows: int, *, newest: bool) -> str:
@@ -70,7 +77,9 @@ def facts(first: int, end: int, rows: int, *, newest: bool) -> str:
 class Bench:
     """The tables of facts, and a pipeline with views over the second one."""
 
-    def __init__(self, spark: SparkSession, root: Path, rows: int, share: float) -> None:
+    def __init__(
+        self, spark: SparkSession, root: Path, rows: int, share: float, queries: Sequence[str]
+    ) -> None:
         self.spark, self.root, self.rows = spark, root, rows
         self.changed = max(int(rows * share), 10)
         self.source, self.next = root / "source", rows
@@ -79,6 +88,7 @@ class Bench:
         views = [
             _VIEW.format(name=f"{case}_{policy}", policy=policy, query=query)
             for case, query in QUERIES.items()
+            if case in queries
             for policy in POLICIES
         ]
         (root / "headrace.yml").write_text(_SPEC, encoding="utf-8")
@@ -100,11 +110,42 @@ class Bench:
             raise SystemExit(str([error.to_dict() for error in result.errors]))
         return found
 
-    def append(self, *, newest: bool = False) -> None:
-        first, self.next = self.next, self.next + self.changed
+    def produce(self, count: int, *, newest: bool = False) -> None:
+        first, self.next = self.next, self.next + count
         rows = facts(first, self.next, self.rows, newest=newest)
         self.spark.sql(f"INSERT INTO delta.`{self.source}` {rows}")
+
+    def append(self, *, newest: bool = False) -> None:
+        self.produce(self.changed, newest=newest)
         self.run("facts")
+
+    def run_continuously(self, turns: int) -> list[ViewRefreshed]:
+        """Refresh the view of "merge" in a continuous run, after each of some commits of new rows."""
+        from headrace import Pipeline
+        from headrace.model.events import ViewRefreshed
+        from headrace.run.stop import StopSignal
+
+        refreshed: queue.Queue[ViewRefreshed] = queue.Queue()
+        stop = StopSignal()
+
+        def watch(event: Any) -> None:
+            if isinstance(event, ViewRefreshed):
+                refreshed.put(event)
+
+        self.run("merge_incremental")
+        with Pipeline.load(self.root) as pipeline:
+            names = ("facts", "merge_incremental")
+            running = threading.Thread(
+                target=lambda: pipeline.run(names, continuous=True, emit=watch, stop=stop)
+            )
+            running.start()
+            found = []
+            for _ in range(turns):
+                self.produce(_COMMIT)
+                found.append(refreshed.get(timeout=_TIMEOUT_S))
+            stop.request()
+            running.join(_TIMEOUT_S)
+        return found
 
     def update(self, *, newest: bool = False) -> None:
         day = f" AND day = date_add(DATE '2026-01-01', {_DAYS - 1})" if newest else ""
@@ -135,6 +176,7 @@ CASES: dict[str, tuple[str, Callable[[Bench], None]]] = {
     "distinct": ("distinct", Bench.delete),
     "window": ("window", lambda one: one.append(newest=True)),
 }
+CONTINUOUS = "continuous"
 
 
 @click.command()
@@ -142,22 +184,31 @@ CASES: dict[str, tuple[str, Callable[[Bench], None]]] = {
 @click.option("--share", default=0.002, show_default=True, help="The share of the rows that a change has.")
 @click.option("--turns", default=5, show_default=True)
 @click.option("--sdp/--no-sdp", default=True, show_default=True, help="Beside Spark's own pipelines.")
-@click.option("--cases", default=",".join(CASES), show_default=True)
+@click.option("--cases", default=",".join((*CASES, CONTINUOUS)), show_default=True)
 @click.option("--quick", is_flag=True, help="A short run, to see that it works.")
 def main(rows: int, share: float, turns: int, sdp: bool, cases: str, quick: bool) -> None:
     """Seconds of a refresh by what has changed, beside the whole view."""
     from headrace.runtime.session import open_spark
 
     rows, turns = (100_000, 1) if quick else (rows, turns)
+    names = cases.split(",")
+    queries = tuple(dict.fromkeys("merge" if name == CONTINUOUS else CASES[name][0] for name in names))
     found: dict[str, dict[str, list[tuple[float, str]]]] = {}
+    continuous: list[ViewRefreshed] = []
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         running = open_spark("bench", memory="4g", shared=False)
-        bench = Bench(running.spark, Path(name), rows, share)
+        bench = Bench(running.spark, Path(name), rows, share, queries)
         loaded = bench.run()
         others = SparkPipelines(bench.root, bench.table, QUERIES) if sdp else None
-        for case in QUERIES:
+        for case in queries:
             click.echo(f"load, {case}: {loaded[f'{case}_full'].duration_s:.2f} s")
-        for case in cases.split(","):
+        for case in names:
+            if case == CONTINUOUS:
+                # The first refreshes warm up.
+                continuous = bench.run_continuously(3 + turns)[3:]
+                bench.run("merge_full", "merge_auto")
+                bench.check("merge")
+                continue
             query, change = CASES[case]
             seconds: dict[str, list[tuple[float, str]]] = {policy: [] for policy in POLICIES}
             if others is not None:
@@ -187,7 +238,12 @@ def main(rows: int, share: float, turns: int, sdp: bool, cases: str, quick: bool
             lines.append((f"{case}, {policy}", strategies, median, ratio(median, base)))
     click.echo(f"{rows:,} rows, changes of {bench.changed:,}")
     table(("view", "strategy", "seconds", "it / full"), lines)
-    keep("views", {"rows": rows, "changed": bench.changed, "seconds": found})
+    seconds_of = [one.duration_s or 0.0 for one in continuous]
+    if continuous:
+        strategies = ", ".join(sorted({one.strategy for one in continuous}))
+        median, most = statistics.median(seconds_of), max(seconds_of)
+        click.echo(f"continuous, {_COMMIT:,} rows each: {median:.2f} s, at most {most:.2f} s ({strategies})")
+    keep("views", {"rows": rows, "changed": bench.changed, "seconds": found, CONTINUOUS: seconds_of})
 
 
 if __name__ == "__main__":

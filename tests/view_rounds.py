@@ -5,28 +5,39 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import SourceLocation
 from headrace.increments.by_keys import compute_again
 from headrace.increments.changes import columns_differ, find_change
+from headrace.increments.costs import Costs
 from headrace.increments.increment import Increment, NotIncrementalError
 from headrace.increments.leaves import InputTable, Leaves
-from headrace.increments.merged import merge
+from headrace.increments.merged import find_groups, merge
 from headrace.increments.query import ViewQuery, read_query
-from headrace.increments.shape import check_query
+from headrace.increments.shape import check_query, find_keys
+from headrace.model.declarations import MaterializedView
+from headrace.model.names import TableName, quoted_column
+from headrace.run.increments import ViewIncrements
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sinks.delta.data_files import FILE, ROW, position_columns
 from headrace.sinks.delta.increment import ViewIncrement
-from headrace.sinks.target import RefreshStamp
+from headrace.sinks.delta.replace import ReplaceTarget
+from headrace.sinks.delta.table import read_state
+from headrace.sinks.target import RefreshStamp, SplitRows
+from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_mark, newest_version
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _VECTORS = """TBLPROPERTIES (delta.enableDeletionVectors = true,
     delta.deletedFileRetentionDuration = 'interval 0 seconds')"""
@@ -96,6 +107,9 @@ ODD_QUERIES = {
     "time keys": "SELECT at, ts, day, COUNT(DISTINCT k) AS u FROM {odd} GROUP BY at, ts, day",
     "time key": "SELECT at, COUNT(DISTINCT k) AS u FROM {odd} GROUP BY at",
     "instants": "SELECT ts, COUNT(DISTINCT k) AS u FROM {odd} GROUP BY ts",
+    "days of moments": """SELECT CAST(ts AS DATE) AS day, to_date(at) AS other, COUNT(DISTINCT k) AS u FROM {odd}
+        GROUP BY CAST(ts AS DATE), to_date(at)""",
+    "day of moments": "SELECT CAST(ts AS DATE) AS day, COUNT(DISTINCT k) AS u FROM {odd} GROUP BY CAST(ts AS DATE)",
     "days of the calendar": "SELECT day, COUNT(DISTINCT k) AS u FROM {odd} GROUP BY day",
     "merged keys": """SELECT at, bin, st, arr, flag, exact, COUNT(*) AS n, SUM(big) AS s, COUNT(big) AS nb
         FROM {odd} GROUP BY at, bin, st, arr, flag, exact""",
@@ -199,24 +213,63 @@ ODD_CHANGES = (
 TABLES = ("facts", "dims", "odd")
 
 
-@dataclass
-class Followed:
-    """A view: its query, and the versions of the tables that its rows come from."""
+STRATEGIES = ("append", "merge", "keys")
+VIEWS = 12
+"""How many of the queries are views of one seed."""
+REFRESHED = 2
+"""How many of the views are refreshed in a round; the others take several rounds at once."""
 
-    text: str
-    seen: dict[str, int] = field(default_factory=dict)
+
+@dataclass(kw_only=True)
+class ChosenIncrements(ViewIncrements):
+    """The increments of a view, by the first strategy that is possible. `order`: the strategies."""
+
+    order: Sequence[str]
+
+    def _find(self, leaves: Leaves, begun: ViewIncrement, costs: Costs | None) -> Increment:
+        for strategy in self.order:
+            if strategy != "append":
+                begun.open_positions()
+            try:
+                return increment_by(strategy, leaves, self._path)
+            except NotIncrementalError:
+                continue
+        return super()._find(leaves, begun, costs)
+
+
+class _NoErasures:
+    """The maintenance of tables of which nothing is erased."""
+
+    @staticmethod
+    def awaits_rewrite(_: Location) -> bool:
+        return False
+
+
+@dataclass
+class Outcome:
+    """What many rounds have shown. `taken`: how often each strategy was taken, and each reason for a whole
+    view."""
+
+    wrong: list[str] = field(default_factory=list)
+    rounds: int = 0
+    compared: int = 0
+    taken: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        taken = ", ".join(f"{name} {number}" for name, number in self.taken.most_common())
+        return f"{self.rounds} rounds, {self.compared} comparisons; {taken}"
 
 
 class Shop:
-    """Tables that change, and views over them. `check`: whether the rows of all strategies are compared, or
-    only those of the strategy that is committed."""
+    """Tables that change, and views over them."""
 
     def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
-        self.spark, self.folder, self.random = spark, folder, random.Random(seed)
+        self.spark, self.random = spark, random.Random(seed)
+        self.storage, self.folder = Storage.at(folder), folder / "tables" / "default"
         self.next = 60
-        self.views: dict[str, Followed] = {}
-        self.chosen: list[str] = []
-        self.names = {name: f"delta.`{folder / name}`" for name in TABLES}
+        # How often each view was given up after a wrong refresh; then a new table begins.
+        self.given_up: Counter[str] = Counter()
+        self.names = {name: f"delta.`{self.folder / name}`" for name in TABLES}
         facts, dims, odd = self.names.values()
         columns = "id LONG, k STRING, d DATE, q INT, amount DECIMAL(12, 2), ref LONG, f DOUBLE"
         spark.sql(f"CREATE TABLE {facts} ({columns}) USING delta {_VECTORS}")
@@ -253,7 +306,11 @@ class Shop:
         return self.spark.sql(text.format(**at))
 
     def path(self, name: str) -> Location:
-        return locate(self.folder / name.replace(" ", "_"))
+        return self.storage.table(self._table(name))
+
+    def _table(self, name: str) -> TableName:
+        number = self.given_up[name]
+        return TableName("default", name.replace(" ", "_") + (f"_{number}" if number else ""))
 
     def versions(self) -> dict[str, int]:
         return {name: newest_version(locate(self.folder / name)) for name in self.names}
@@ -360,49 +417,71 @@ class Shop:
         writer = self.query(text).write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         writer.option("delta.enableDeletionVectors", "true").save(str(self.path(name)))
 
-    def follow(self, name: str, text: str) -> dict[str, str]:
-        """Refresh a view by each strategy, as `refresh` does, and commit one of the increments. A view that
-        cannot follow is written anew, as is a new one."""
-        now = self.versions()
-        if name not in self.views:
-            self.write(name, text)
-            self.views[name] = Followed(text, now)
-            return {}
-        one = self.views[name]
-        found = self.refresh(name, text, one.seen, now)
-        right = [strategy for strategy, outcome in found.items() if outcome == "right"]
-        if not right or self.random.random() < 0.1:
-            self.write(name, text)
-        else:
-            self._commit(name, text, one.seen, now, self.random.choice(right))
-            rows, expected = rows_of(self.spark.read.format("delta").load(str(self.path(name)))), None
-            if rows != (expected := self.expected(text)):
-                found["committed"] = f"extra {rows - expected}, missing {expected - rows}"
-        one.seen = now
-        return found
+    def follow(self, name: str, text: str) -> str:
+        """Refresh a view as a run does, by one of the strategies that are possible; returns the strategy, or
+        why the whole view was computed."""
+        stamp = self._stamp(name, text)
+        path = self.path(name)
+        writer = ReplaceTarget(path=path, quarantine=path.parent / "quarantine").begin(self.spark, stamp)
+        if writer is None:
+            return "up to date"
+        view = MaterializedView(
+            name=self._table(name), location=SourceLocation("shop.sql", 1), refresh_policy="incremental"
+        )
+        maintenance: Any = _NoErasures()
+        increments = ChosenIncrements(
+            view=view,
+            storage=self.storage,
+            maintenance=maintenance,
+            is_streamed=False,
+            order=self.random.sample(STRATEGIES, 3),
+        )
+        attempt = increments.attempt(self.spark, self.query(text), stamp)
+        if attempt.committed is None:
+            writer.stamp = attempt.stamp
+            writer.write(SplitRows(accepted=attempt.frame()))
+            writer.commit()
+            return f"full ({attempt.code})"
+        return attempt.strategy
 
-    def _commit(self, name: str, text: str, seen: dict[str, int], now: dict[str, int], strategy: str) -> None:
-        begun = ViewIncrement(self.spark, self.path(name))
-        increment = increment_by(strategy, self.leaves(text, seen, now), self.path(name))
-        inputs = {
-            f"default.{one}": {
-                "table_id": one,
+    def _stamp(self, name: str, text: str) -> RefreshStamp:
+        inputs = {}
+        for table in (one for one in TABLES if f"{{{one}}}" in text):
+            path = self.path(table)
+            version = newest_version(path)
+            inputs[f"default.{table}"] = {
+                "table_id": read_state(self.spark, path).table_id,
                 "version": version,
-                "commit": commit_mark(self.path(one), version),
+                "commit": commit_mark(path, version),
             }
-            for one, version in now.items()
-        }
-        stamp = RefreshStamp(
+        return RefreshStamp(
             pipeline="shop",
-            view=f"default.{name}",
-            update=f"update-{len(self.views)}",
+            view=str(self._table(name)),
+            update=f"update-{self.next}",
             definition=text,
             inputs=inputs,
-            exact=True,
+            began_ms=time.time_ns() // 1_000_000,
         )
-        facts = {"strategy": strategy}
-        begun.commit(stamp, increment.added, increment.removed, facts, lambda count: None)
-        increment.release()
+
+    def differences(self, queries: Mapping[str, str]) -> dict[str, str]:
+        """Compare views with their queries; returns what is wrong. One job reads all of them: to start and to
+        plan Spark's jobs takes longest."""
+        frames = []
+        for name, text in queries.items():
+            held = self.spark.read.format("delta").load(str(self.path(name)))
+            for side, frame in (("query", self.query(text)), ("view", held)):
+                values = F.array(*(_text(frame, one) for one in frame.columns))
+                frames.append(frame.select(F.lit(name), F.lit(side), values))
+        rows = reduce(lambda one, other: one.union(other), frames).collect()
+        found = {(name, side): Counter[str]() for name in queries for side in ("query", "view")}
+        for name, side, values in rows:
+            found[name, side][str(values).casefold()] += 1
+        wrong = {}
+        for name in queries:
+            expected, held_rows = found[name, "query"], found[name, "view"]
+            if expected != held_rows:
+                wrong[name] = f"extra {held_rows - expected}, missing {expected - held_rows}"
+        return wrong
 
 
 def _folders(query: ViewQuery) -> set[str]:
@@ -434,27 +513,74 @@ def increment_by(strategy: str, leaves: Leaves, path: Location) -> Increment:
         return Increment(
             strategy="append", added=leaves.query.frame(leaves.delta(leaves.query.root, "gained"))
         )
-    return (
-        merge(leaves, path, version) if strategy == "merge" else compute_again(leaves, path, version, 10_000)
-    )
+    if strategy == "merge":
+        groups = find_groups(leaves.query, leaves.changed, only_gains=leaves.only_gains)
+        return merge(leaves, groups, path, version)
+    return compute_again(leaves, find_keys(leaves.query, leaves.changed), path, version, 10_000)
 
 
-def run_round(shop: Shop, number: int, queries: Mapping[str, str]) -> list[str]:
-    """Change the tables, and refresh some views; returns what is wrong. Views are followed for ten rounds."""
-    if number % 10 == 0:
-        shop.views.clear()
-        shop.chosen = shop.random.sample(list(queries), 8)
-    kinds = shop.random.choices(CHANGES if queries is QUERIES else ODD_CHANGES, k=shop.random.randrange(1, 4))
-    for kind in kinds:
-        shop.change(kind)
-    wrong = []
-    for name in shop.chosen if number % 10 == 0 else shop.random.sample(shop.chosen, 2):
+def _text(frame: DataFrame, name: str) -> Column:
+    """A column as texts that are equal if its values are; the last digits of floats may differ."""
+    value, kind = F.col(quoted_column(name)), frame.schema[name].dataType.typeName()
+    if kind in ("float", "double"):
+        return F.when(value.isNotNull(), F.format_string("%.10g", value))
+    return F.hex(value) if kind == "binary" else value.cast("string")
+
+
+def new_session(spark: SparkSession, seed: int) -> SparkSession:
+    """A session whose queries of a few rows need few jobs. Every second seed has Spark's adaptive plans."""
+    session = spark.newSession()
+    for name, value in (
+        ("spark.sql.shuffle.partitions", "1"),
+        ("spark.sql.leafNodeDefaultParallelism", "1"),
+        ("spark.sql.adaptive.enabled", str(seed % 2 == 0).lower()),
+    ):
+        session.conf.set(name, value)
+    return session
+
+
+def run_rounds(shop: Shop, rounds: int, queries: Mapping[str, str]) -> Outcome:
+    """Change the tables in each round, and refresh some views; at the end, all. Compare them with their
+    queries each time."""
+    outcome = Outcome()
+    chosen = shop.random.sample(list(queries), min(VIEWS, len(queries)))
+    changes = CHANGES if queries is QUERIES else ODD_CHANGES
+    for number in range(rounds):
+        kinds = shop.random.choices(changes, k=shop.random.randrange(1, 4))
+        for kind in kinds:
+            shop.change(kind)
+        names = chosen if number == rounds - 1 else shop.random.sample(chosen, REFRESHED)
+        for name, text in _wrong(shop, {name: queries[name] for name in names}, outcome):
+            shop.given_up[name] += 1
+            outcome.wrong.append(f"round {number}, {kinds}, {name}: {text}")
+        outcome.rounds += 1
+    return outcome
+
+
+def _wrong(shop: Shop, queries: Mapping[str, str], outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Refresh views; returns those that are wrong."""
+    compared, taken = {}, {}
+    for name, text in queries.items():
         try:
-            found = shop.follow(name, queries[name])
+            taken[name] = shop.follow(name, text)
+            compared[name] = text
         except Exception as error:
-            found = {"failed": f"a {type(error).__name__}: {str(error)[:1500]}"}
-            shop.views.pop(name, None)
-        bad = {strategy: text for strategy, text in found.items() if " " in text}
-        if bad:
-            wrong.append(f"round {number}, {kinds}, {name}: {bad}")
-    return wrong
+            yield name, f"a {type(error).__name__}: {str(error)[:1500]}"
+    outcome.taken.update(taken.values())
+    outcome.compared += len(compared)
+    for name, text in _differences(shop, compared):
+        yield name, f"{taken[name]}: {text}"
+
+
+def _differences(shop: Shop, queries: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if not queries:
+        return
+    try:
+        yield from shop.differences(queries).items()
+    except Exception as error:
+        if len(queries) == 1:
+            yield next(iter(queries)), f"a {type(error).__name__}: {str(error)[:1500]}"
+            return
+        # One of them cannot be read.
+        for name, text in queries.items():
+            yield from _differences(shop, {name: text})

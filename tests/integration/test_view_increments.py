@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.increments.by_keys import compute_again
 from headrace.increments.changes import columns_differ
 from headrace.increments.increment import NotIncrementalError
-from headrace.increments.query import read_query
-from headrace.increments.shape import check_query
+from headrace.increments.query import read_query, scanned_bytes
+from headrace.increments.shape import check_query, find_keys
 from headrace.storage.locate import locate
+from headrace.storage.table_log import newest_version
 from view_rounds import FULL, QUERIES, Shop
 
 if TYPE_CHECKING:
@@ -74,3 +76,49 @@ def test_a_query_that_cannot_follow_changes_says_why(spark: SparkSession, tmp_pa
         with pytest.raises(NotIncrementalError, match=r".") as raised:
             check_query(read_query(spark, shop.query(text)))
         assert reason in str(raised.value), json.dumps([text, str(raised.value)])
+
+
+def test_a_view_whose_columns_another_writer_has_renamed_is_computed_as_a_whole(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop, queries = Shop(spark, tmp_path, seed=1), {"groups": QUERIES["groups"]}
+
+    def follow() -> str:
+        shop.change("insert")
+        taken = shop.follow("groups", queries["groups"])
+        assert not shop.differences(queries)
+        return taken
+
+    view = f"delta.`{shop.path('groups')}`"
+    assert follow() == "full (FIRST_REFRESH)"
+    assert follow() in ("merge", "keys")
+    spark.sql(f"ALTER TABLE {view} ADD COLUMN more INT")
+    assert follow() == "full (DATA_SCHEMA_CHANGED)"
+    assert follow() in ("merge", "keys")
+    spark.sql(f"ALTER TABLE {view} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')")
+    for change in ("RENAME COLUMN s TO total", "DROP COLUMN nq"):
+        spark.sql(f"ALTER TABLE {view} {change}")
+        assert follow() == "full (DATA_SCHEMA_CHANGED)"
+    assert follow() == "full (CONFIGURATION_CHANGED)"  # Delta converts the rows of such a table
+
+
+def test_a_date_of_a_time_leaves_out_files_of_other_days(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, seed=1)
+    facts = shop.names["facts"]
+    spark.sql(f"ALTER TABLE {facts} ADD COLUMN at TIMESTAMP")
+    times = "TIMESTAMP'2026-01-01 00:00:00' + make_interval(0, 0, 0, {day})"
+    for day in (0, 10, 20, 30):
+        rows = f"SELECT {day} + id, 'k', {times.format(day=day)} FROM range(1000)"
+        spark.sql(f"INSERT INTO {facts} (id, k, at) {rows}")
+    for number, day in enumerate(("CAST(at AS DATE)", "to_date(at)")):
+        text = f"SELECT {day} AS day, COUNT(DISTINCT id) AS n FROM {{facts}} GROUP BY {day}"
+        seen = shop.versions()
+        shop.write(day, text)
+        spark.sql(f"DELETE FROM {facts} WHERE at > TIMESTAMP'2026-01-25' AND id % 7 = {number}")
+        now = shop.versions()
+        leaves = shop.leaves(text, seen, now)
+        keys = find_keys(leaves.query, leaves.changed)
+        increment = compute_again(leaves, keys, shop.path(day), newest_version(shop.path(day)), 100)
+        whole = scanned_bytes(shop.query(text))
+        assert 0 < scanned_bytes(increment.added) < whole / 2
+        assert shop.refresh(day, text, seen, now)["keys"] == "right"

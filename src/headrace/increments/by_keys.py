@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +16,12 @@ from headrace.increments.query import (
     Operator,
     ViewQuery,
     column,
+    kind_of,
     scanned_bytes,
     tolerant_column,
     with_children,
 )
-from headrace.increments.shape import (
-    Key,
-    affected_part,
-    find_keys,
-    is_expensive,
-    is_null_side,
-    join_type,
-    no_keys,
-)
+from headrace.increments.shape import Key, affected_part, is_expensive, is_null_side, join_type
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
@@ -42,22 +36,16 @@ _PRUNING_KEYS = 200
 """Up to so many values of a key are a condition, by which Delta leaves out files; more are a range."""
 _FIRST_YEAR = 1600
 """Python's earlier dates are those of another calendar to Java."""
+_DAY = timedelta(days=1)
 _SIDES: tuple[Side, ...] = ("gained", "lost")
 
 
 def compute_again(
-    leaves: Leaves, view: Location, version: int, most: int, costs: Costs | None = None
+    leaves: Leaves, keys: Sequence[Key], view: Location, version: int, most: int, costs: Costs | None = None
 ) -> Increment:
     """The rows of the affected keys, as they were and as they are now. `most`: how many keys may be affected.
-    `costs`: refuses what costs more than the whole view.
-
-    Raises:
-        NotIncrementalError: The view has no keys, or too many are affected.
-    """
+    `costs`: refuses what costs more than the whole view. `NotIncrementalError`: too many are affected."""
     query = leaves.query
-    keys = find_keys(query, leaves.changed) if leaves.changed else ()
-    if not keys:
-        raise no_keys()
     most = most if costs is None else min(most, costs.most_keys())
     affected = _affected(leaves, keys)
     values = affected.limit(most + 1).toArrow()
@@ -143,24 +131,41 @@ def _restricted(
     session = leaves.query.session
     frame = leaves.query.frame(leaves.now(leaf))
     pairs = [(tolerant_column(session, expression), _name(number)) for number, expression in known]
-    for one, name in pairs:
+    for (one, name), (_, expression) in zip(pairs, known, strict=True):
         if not _is_plain(values[name].type) or not len(found := values[name].drop_null().unique()):
             continue
-        if (inside := inside_of(one, found)) is None:
+        if (moment := _moment_of(expression)) is not None:
+            one = column(session, moment)
+        if (inside := inside_of(one, found, is_moment=moment is not None)) is None:
             continue
         frame = frame.where(inside | one.isNull() if values[name].null_count else inside)
     return matching(frame, pairs, wanted)._jdf.queryExecution().analyzed()
 
 
-def inside_of(one: Column, values: pa.Array) -> Column | None:
-    """A condition that leaves out files without the values; ``None`` if Python has no such dates."""
+def _moment_of(expression: Any) -> Any | None:
+    """The column with the time whose date an expression is: files have statistics of the column only."""
+    if kind_of(expression) == "ParseToDate":
+        expression = expression.replacement()
+    if kind_of(expression) != "Cast" or str(expression.dataType().catalogString()) != "date":
+        return None
+    child = expression.child()
+    is_time = str(child.dataType().catalogString()).startswith("timestamp")
+    return child if is_time and kind_of(child) == "AttributeReference" else None
+
+
+def inside_of(one: Column, values: pa.Array, *, is_moment: bool = False) -> Column | None:
+    """A condition that leaves out files without the values; ``None`` if Python has no such dates.
+    `is_moment`: whether the values are the dates of the column."""
     import pyarrow.compute as pc
 
     try:
         ends = pc.min_max(values).as_py()
+        if getattr(ends["min"], "year", _FIRST_YEAR) < _FIRST_YEAR:
+            return None
+        if is_moment:
+            # Where clocks are set back just after midnight, a date can end before and after the next one.
+            return one.between(F.lit(ends["min"] - _DAY), F.lit(ends["max"] + 2 * _DAY))
     except (ValueError, OverflowError):
-        return None
-    if getattr(ends["min"], "year", _FIRST_YEAR) < _FIRST_YEAR:
         return None
     if len(values) <= _PRUNING_KEYS:
         return one.isin(values.to_pylist())

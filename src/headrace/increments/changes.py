@@ -71,11 +71,7 @@ class TableChange:
         return whole + sum(abs(_deleted(after) - _deleted(before)) for before, after in self.kept)
 
     def check_files(self) -> None:
-        """Check that the files of the older version still exist.
-
-        Raises:
-            NotIncrementalError: One of them does not.
-        """
+        """Check that the files of the older version still exist; `NotIncrementalError` if one does not."""
         names = sorted(self.replaced)
         held = self.table.files.gather(lambda name: (self.table / name).exists(), names)
         if not all(held):
@@ -136,11 +132,7 @@ def bytes_of(session: SparkSession, table: Location, version: int) -> int:
 
 
 def find_change(table: Location, first: int, last: int) -> TableChange:
-    """What has changed in a table after version `first`, up to version `last`.
-
-    Raises:
-        NotIncrementalError: The log does not say it.
-    """
+    """What the log of a table says of its changes after version `first`, up to version `last`."""
     name = table.name
     if last < first:
         raise NotIncrementalError("CHANGE_SET_MISSING", f"an older version of {name} was restored")

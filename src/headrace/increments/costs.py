@@ -15,6 +15,7 @@ SMALL_BYTES = 32_000_000
 """Nor is one of smaller tables: if it takes longer, the process has just begun, or the machine is busy."""
 _SMALL_FOR_KEYS_S = 5.0
 _FEW_KEYS, _MORE_KEYS, _CHANGED = 0.02, 0.2, 0.2
+_LITTLE = 0.05
 FADING = 0.98
 """A strategy that was slower is tried again some day: its recorded seconds fade with each other refresh."""
 
@@ -28,17 +29,19 @@ def faded(seconds: Mapping[str, float], strategy: Strategy) -> dict[str, float]:
     }
 
 
+def with_attempt(seconds: Mapping[str, float], spent_s: float) -> dict[str, float]:
+    """What a whole refresh records after a search for affected keys: the next refreshes do not search."""
+    whole_s, found = seconds.get("full", 0.0), faded(seconds, "full")
+    return found if spent_s < _LITTLE * whole_s else {**found, "keys": round(whole_s + spent_s, 3)}
+
+
 def rejected(text: str) -> NoReturn:
     raise NotIncrementalError("INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL", text)
 
 
 def check_large(seconds: Mapping[str, float], find_bytes: Callable[[], int]) -> None:
     """Refuse all increments of a view that is computed as a whole in a short time. `find_bytes`: returns the
-    size of its tables.
-
-    Raises:
-        NotIncrementalError: It is, or no refresh has recorded its time.
-    """
+    size of its tables. Refused, too: no refresh has recorded the time of the whole view."""
     if "full" not in seconds:
         raise NotIncrementalError("FIRST_REFRESH", "no refresh has recorded how long the whole view takes")
     if (whole_s := seconds["full"]) < SMALL_S:
@@ -62,12 +65,8 @@ class Costs:
     def _whole(self) -> float:
         return self.input_bytes + 3 * self.view_bytes
 
-    def check(self, strategy: Strategy) -> None:
-        """Refuse a strategy that costs more than the whole view.
-
-        Raises:
-            NotIncrementalError: It does.
-        """
+    def check(self, strategy: Strategy, *, is_expensive: bool = False) -> None:
+        """Refuse a strategy that costs more than the whole view, before anything is read."""
         whole_s = self.seconds["full"]
         if (last_s := self.seconds.get(strategy, 0.0)) > whole_s:
             rejected(f"the last refresh by `{strategy}` took {last_s:.1f} s, the whole view {whole_s:.1f} s")
@@ -75,6 +74,7 @@ class Costs:
             if whole_s < _SMALL_FOR_KEYS_S:
                 text = f"less than the {_SMALL_FOR_KEYS_S:.0f} s from which on `keys` pays"
                 rejected(f"the whole view takes {whole_s:.1f} s, {text}")
+            self.check_keys(0, 0, is_expensive=is_expensive)
             return
         is_large = (
             self.changed_rows >= _CHANGED * self.view_rows
@@ -86,11 +86,7 @@ class Costs:
 
     def check_keys(self, keys: int, read_bytes: int, *, is_expensive: bool) -> int:
         """Refuse to compute keys again if that costs more than half of the whole view. Returns how many rows
-        of the view may belong to them. `read_bytes`: the files that remain after pruning.
-
-        Raises:
-            NotIncrementalError: It does.
-        """
+        of the view may belong to them. `read_bytes`: the files that remain after pruning."""
         share = _MORE_KEYS if is_expensive or read_bytes < self.input_bytes / 2 else _FEW_KEYS
         most = self.most_keys(share)
         if keys > most:

@@ -90,10 +90,7 @@ class Leaves:
 
         The part is linear in each changed leaf. So its change is the sum of its results over the changed
         rows of one leaf after the other, with the leaves before it as they are now, and those after it as
-        they were.
-
-        Raises:
-            NotIncrementalError: It is not linear.
+        they were. `NotIncrementalError`: it is not linear.
         """
         jvm: Any = self.query.session._jvm
         parts = []

@@ -45,37 +45,38 @@ class Aggregated:
     data_type: str
 
 
-def merge(leaves: Leaves, view: Location, version: int) -> Increment:
-    """The groups that change, with their new aggregates.
+@dataclass(frozen=True)
+class Groups:
+    """The groups of a view whose aggregates can be combined with others. `rows`: the part of the query whose
+    rows are aggregated. `keys`: the columns that identify a group."""
 
-    Raises:
-        NotIncrementalError: The aggregates of the view cannot be combined with others.
-    """
+    rows: Operator
+    keys: Sequence[str]
+    aggregates: Sequence[Aggregated]
+
+
+def merge(leaves: Leaves, groups: Groups, view: Location, version: int) -> Increment:
+    """The groups that change, with their new aggregates."""
     query, only_gains = leaves.query, leaves.only_gains
-    aggregate = _top_aggregate(query.root)
-    keys, aggregates = _columns(query, aggregate)
-    _check(aggregates, only_gains=only_gains)
-    (child,) = aggregate.children
     sides: tuple[Side, ...] = ("gained",) if only_gains else ("gained", "lost")
-    found = [query.frame(query.over({child: leaves.delta(child, side)})) for side in sides]
-    delta = found[0] if only_gains else _net(found[0], found[1], aggregates)
-    return _combine(delta, rows_at(query.session, view, version), keys, aggregates, only_gains=only_gains)
+    found = [query.frame(query.over({groups.rows: leaves.delta(groups.rows, side)})) for side in sides]
+    delta = found[0] if only_gains else _net(found[0], found[1], groups.aggregates)
+    return _combine(delta, rows_at(query.session, view, version), groups, only_gains=only_gains)
 
 
 def _not_mergeable(text: str) -> NotIncrementalError:
     return NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text)
 
 
-def check_mergeable(query: ViewQuery, changed: Iterable[Operator], *, only_gains: bool) -> None:
-    """Check that the aggregates of a view can be combined with those of changed rows.
-
-    Raises:
-        NotIncrementalError: They cannot.
-    """
+def find_groups(query: ViewQuery, changed: Iterable[Operator], *, only_gains: bool) -> Groups:
+    """The groups of a view; `NotIncrementalError` if they cannot be combined with those of changed rows."""
     aggregate = _top_aggregate(query.root)
-    _check(_columns(query, aggregate)[1], only_gains=only_gains)
-    if not all(is_linear(aggregate.children[0], one) for one in changed):
+    keys, aggregates = _columns(query, aggregate)
+    _check(aggregates, only_gains=only_gains)
+    (rows,) = aggregate.children
+    if not all(is_linear(rows, one) for one in changed):
         raise _not_mergeable("its rows depend on several rows of a table")
+    return Groups(rows, keys, aggregates)
 
 
 def _top_aggregate(root: Operator) -> Operator:
@@ -192,14 +193,8 @@ def _signed(value: Column) -> Column:
     return F.when(F.col(_LOST), -value).otherwise(value)
 
 
-def _combine(
-    delta: DataFrame,
-    view: DataFrame,
-    keys: Sequence[str],
-    aggregates: Sequence[Aggregated],
-    *,
-    only_gains: bool,
-) -> Increment:
+def _combine(delta: DataFrame, view: DataFrame, groups: Groups, *, only_gains: bool) -> Increment:
+    keys, aggregates = groups.keys, groups.aggregates
     place = {name: f"{_DELTA}{number}" for number, name in enumerate(delta.columns)}
     changes = delta.select(*(F.col(quoted_column(name)).alias(other) for name, other in place.items()))
     pairs = [(F.col(quoted_column(one)), place[one]) for one in keys]

@@ -39,11 +39,7 @@ _ORDERED = frozenset(
 
 
 def check_query(query: ViewQuery) -> None:
-    """Check that the query has only operators whose results can follow changes.
-
-    Raises:
-        NotIncrementalError: It has others.
-    """
+    """Check that the results of all operators can follow changes; else `NotIncrementalError`."""
     plan = query.root.java
     if not plan.deterministic():
         raise NotIncrementalError(
@@ -103,7 +99,7 @@ class Key:
 
 
 def find_keys(query: ViewQuery, changed: Sequence[Operator]) -> tuple[Key, ...]:
-    """The columns of the view that are keys down to all changed tables."""
+    """The columns of the view that are keys down to all changed tables; `NotIncrementalError` if none is."""
     found = []
     for attribute in query.root.output:
         if is_inexact(attribute.dataType()):
@@ -111,6 +107,8 @@ def find_keys(query: ViewQuery, changed: Sequence[Operator]) -> tuple[Key, ...]:
         at = dict(_pushed(query.session, query.root, attribute))
         if all(_reaches(query, one, attribute) for one in changed):
             found.append(Key(attribute, at))
+    if not found or not changed:
+        raise no_keys()
     return tuple(found)
 
 

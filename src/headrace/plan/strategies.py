@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from headrace.increments.increment import Code, NotIncrementalError, Strategy
-from headrace.increments.merged import check_mergeable
-from headrace.increments.query import ViewQuery, delta_folder, file_index, read_plan
-from headrace.increments.shape import check_query, find_keys, is_linear, no_keys
+from headrace.increments.merged import find_groups
+from headrace.increments.query import delta_folder, file_index, read_plan
+from headrace.increments.shape import check_query, find_keys, is_linear
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
 from headrace.plan.logical import LogicalPlan
@@ -65,14 +66,19 @@ class ViewStrategies:
         if self.varies:
             text = f"its query {' and '.join(self.varies)}"
             raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", text)
-        possible: dict[Strategy, bool] = {
-            "append": all(is_linear(query.root, one) for one in query.tables),
-            "merge": _is_mergeable(query),
-            "keys": bool(find_keys(query, tuple(query.tables))),
-        }
-        if not any(possible.values()):
-            raise no_keys()
-        return [one for one, is_possible in possible.items() if is_possible]
+        tables, found = tuple(query.tables), list[Strategy]()
+        if all(is_linear(query.root, one) for one in tables):
+            found.append("append")
+        with suppress(NotIncrementalError):
+            find_groups(query, tables, only_gains=True)
+            found.append("merge")
+        try:
+            find_keys(query, tables)
+            found.append("keys")
+        except NotIncrementalError:
+            if not found:
+                raise
+        return found
 
     def _folder(self, relation: Any) -> str | None:
         if (folder := delta_folder(self.session, relation)) is not None:
@@ -81,11 +87,3 @@ class ViewStrategies:
         index = file_index(self.session, relation)
         paths = () if index is None else (str(one.toString()) for one in items(index.rootPaths()))
         return next((one for one in paths if self.name_of(one) is not None), None)
-
-
-def _is_mergeable(query: ViewQuery) -> bool:
-    try:
-        check_mergeable(query, query.tables, only_gains=True)
-    except NotIncrementalError:
-        return False
-    return True

@@ -12,6 +12,7 @@ from headrace.contracts.expectations import accepted, with_declared_columns
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.increments.changes import rows_at
+from headrace.increments.increment import NotIncrementalError
 from headrace.increments.query import read_query
 from headrace.increments.shape import find_keys, is_inexact
 from headrace.model.declarations import MaterializedView
@@ -198,8 +199,10 @@ def _sampled_by(query: DataFrame, names: Sequence[str]) -> list[str]:
     }
     read = read_query(query.sparkSession, query)
     tables = [one for one in read.root.walk() if one.kind == "LogicalRelation"]
-    keys = [str(one.attribute.name()) for one in find_keys(read, tables)]
-    return keys or [name for name in names if name in exact]
+    try:
+        return [str(one.attribute.name()) for one in find_keys(read, tables)]
+    except NotIncrementalError:
+        return [name for name in names if name in exact]
 
 
 def _is_sampled(keys: Sequence[str], share: float) -> Column:

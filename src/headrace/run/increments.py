@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,12 +11,12 @@ from typing import Any
 from headrace.errors import RefreshNotIncrementalError
 from headrace.increments.by_keys import compute_again
 from headrace.increments.changes import TableChange, bytes_of, columns_differ, find_change
-from headrace.increments.costs import Costs, check_large, faded, rejected
+from headrace.increments.costs import Costs, check_large, faded, rejected, with_attempt
 from headrace.increments.increment import Code, Increment, NotIncrementalError, Strategy
 from headrace.increments.leaves import InputTable, Leaves
-from headrace.increments.merged import check_mergeable, merge
+from headrace.increments.merged import find_groups, merge
 from headrace.increments.query import ViewQuery, read_query
-from headrace.increments.shape import check_query, find_keys, no_keys
+from headrace.increments.shape import check_query, find_keys, is_expensive
 from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
 from headrace.run.failpoints import reach
@@ -31,8 +32,7 @@ from headrace.storage.refreshes import newest_refresh, refresh_seconds
 from headrace.storage.table_log import commit_mark, readable_versions
 
 _MOST_KEYS = 500_000
-_FIRST: Code = "FIRST_REFRESH"
-_WHOLE_ANYWAY: frozenset[Code] = frozenset({_FIRST, "QUERY_FINGERPRINT_CHANGED", "ROWS_ERASED"})
+_WHOLE_ANYWAY: frozenset[Code] = frozenset({"FIRST_REFRESH", "QUERY_FINGERPRINT_CHANGED", "ROWS_ERASED"})
 _SETTINGS = (
     *("session.timeZone", "ansi.enabled", "caseSensitive", "timestampType"),
     *("decimalOperations.allowPrecisionLoss", "mapKeyDedupPolicy", "legacy.timeParserPolicy"),
@@ -92,7 +92,16 @@ class ViewIncrements:
                 raise NotIncrementalError("ROWS_ERASED", "rows were erased, so no file of it may keep them")
             begun = ViewIncrement(session, self._path)
             leaves = Leaves(query, _with_changes(query, now, exact, begun.last))
-            return self._commit(full, leaves, begun, seconds)
+            if not begun.has_columns(frame):
+                raise NotIncrementalError("DATA_SCHEMA_CHANGED", "its table has other columns than its query")
+            started = time.monotonic()
+            try:
+                return self._commit(full, leaves, begun, seconds)
+            except (NoPositionsError, NotIncrementalError):
+                now_ms, spent_s = time.time_ns() // 1_000_000, time.monotonic() - started
+                exact = replace(exact, seconds=with_attempt(seconds, spent_s), began_ms=now_ms)
+                full = replace(full, stamp=exact)
+                raise
         except NoPositionsError as error:
             return self._full(full, NotIncrementalError("CONFIGURATION_CHANGED", str(error)))
         except NotIncrementalError as error:
@@ -103,10 +112,8 @@ class ViewIncrements:
         return self.storage.table(self.view.name)
 
     def _input_bytes(self, session: SparkSession, stamp: RefreshStamp) -> int:
-        tables = {
-            self.storage.table(TableName.parse(name, "default")): one for name, one in stamp.inputs.items()
-        }
-        return sum(bytes_of(session, path, int(one["version"])) for path, one in tables.items())
+        tables = ((TableName.parse(name, "default"), one) for name, one in stamp.inputs.items())
+        return sum(bytes_of(session, self.storage.table(name), int(one["version"])) for name, one in tables)
 
     def _commit(
         self, full: Attempt, leaves: Leaves, begun: ViewIncrement, seconds: Mapping[str, float]
@@ -188,33 +195,31 @@ class ViewIncrements:
                 return Increment(strategy="append", added=added)
         if self.is_streamed:
             raise NotIncrementalError("STREAM_READS_VIEW", "a stream reads the view, and rows of it change")
-        query, keys = leaves.query, None
+        query, changed = leaves.query, leaves.changed
         try:
-            check_mergeable(query, leaves.changed, only_gains=leaves.only_gains)
-        except NotIncrementalError as error:
-            keys = find_keys(query, leaves.changed)
-            if not keys:
-                raise (no_keys() if error.code == "AGGREGATE_NOT_TOP_NODE" else error) from None
-        _check(costs, "merge" if keys is None else "keys")
+            groups = find_groups(query, changed, only_gains=leaves.only_gains)
+        except NotIncrementalError as not_mergeable:
+            try:
+                keys = find_keys(query, changed)
+            except NotIncrementalError as error:
+                raise (error if not_mergeable.code == "AGGREGATE_NOT_TOP_NODE" else not_mergeable) from None
+            _check(costs, "keys", is_expensive=is_expensive(query))
+            begun.open_positions()
+            return compute_again(leaves, keys, self._path, begun.version, _MOST_KEYS, costs)
+        _check(costs, "merge")
         begun.open_positions()
-        if keys is None:
-            return merge(leaves, self._path, begun.version)
-        return compute_again(leaves, self._path, begun.version, _MOST_KEYS, costs)
+        return merge(leaves, groups, self._path, begun.version)
 
 
-def _check(costs: Costs | None, strategy: Strategy) -> None:
+def _check(costs: Costs | None, strategy: Strategy, *, is_expensive: bool = False) -> None:
     if costs is not None:
-        costs.check(strategy)
+        costs.check(strategy, is_expensive=is_expensive)
 
 
 @contextmanager
 def overflow_refused() -> Iterator[None]:
     """Refuse an increment that adds up values to more than their type holds: the sum of all rows can be
-    smaller than that of the changed ones.
-
-    Raises:
-        NotIncrementalError: It does.
-    """
+    smaller than that of the changed ones."""
     try:
         yield
     except Exception as error:
@@ -234,11 +239,11 @@ def _with_changes(
 ) -> dict[str, InputTable]:
     """The tables with what has changed in them since the last refresh."""
     if last is None:
-        raise NotIncrementalError(_FIRST, "its rows are not those of a refresh")
+        raise NotIncrementalError("FIRST_REFRESH", "its rows are not those of a refresh")
     if last.get("definition") != stamp.definition:
         raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has changed")
     if not last.get("exact"):
-        raise NotIncrementalError(_FIRST, "the last refresh did not record exactly what it has read")
+        raise NotIncrementalError("FIRST_REFRESH", "the last refresh did not record exactly what it has read")
     if last.get("query") != stamp.query:
         raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has other values than before")
     if last.get("settings") != stamp.settings:

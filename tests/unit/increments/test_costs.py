@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.increments.by_keys import inside_of
-from headrace.increments.costs import Costs, check_large, faded
+from headrace.increments.costs import Costs, check_large, faded, with_attempt
 from headrace.increments.increment import NotIncrementalError
 from headrace.run.increments import overflow_refused
 
@@ -91,6 +91,24 @@ def test_keys_are_computed_again_if_they_are_few(
 def test_keys_are_not_computed_again_where_the_whole_view_takes_less_than_five_seconds() -> None:
     with pytest.raises(NotIncrementalError, match=r"takes 4\.9 s"):
         replace(COSTS, seconds={"full": 4.9}).check("keys")
+
+
+def test_keys_are_not_looked_for_if_the_change_alone_is_too_large() -> None:
+    with pytest.raises(NotIncrementalError, match="about as much as the whole view"):
+        replace(COSTS, changed_bytes=170 * MB).check("keys")
+    replace(COSTS, changed_bytes=170 * MB).check("keys", is_expensive=True)
+
+
+def test_keys_that_were_looked_for_in_vain_are_not_looked_for_at_each_refresh() -> None:
+    seconds, looks = {"full": 10.0}, 0
+    for _ in range(100):
+        if seconds.get("keys", 0.0) <= seconds["full"]:
+            looks += 1
+            seconds = {**with_attempt(seconds, 3.0), "full": 10.0}
+        else:
+            seconds = {**faded(seconds, "full"), "full": 10.0}
+    assert looks * 3.0 < 0.03 * 100 * 10.0
+    assert with_attempt({"full": 10.0}, 0.1) == {}
 
 
 def test_a_slow_strategy_is_tried_again_some_day() -> None:

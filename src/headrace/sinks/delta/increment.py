@@ -77,6 +77,16 @@ class ViewIncrement:
         version = commit_increment(session, transaction, files_of, stamp, counts, {**facts, **rows})
         return Committed(version=version, counts=counts), rows
 
+    def has_columns(self, rows: DataFrame) -> bool:
+        """Whether the view has the columns of rows, and nobody has renamed, added or dropped one.
+        `NoPositionsError`: Delta would have to convert the rows."""
+        held = self._transaction.metadata().schema()
+        if held.catalogString() != rows._jdf.schema().catalogString():
+            return False
+        # Before an increment is computed: it could not be written.
+        table_rows(rows, self._transaction)
+        return True
+
     def open_positions(self) -> None:
         """Let the view have deletion vectors, if nobody has decided about them. Without them, Delta does not
         give the positions of rows.
