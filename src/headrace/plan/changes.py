@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, Protocol, assert_never
 
 from headrace.model.declarations import MaterializedView, StreamingTable
@@ -13,7 +14,15 @@ from headrace.model.maintenance import POLICY_PROPERTY
 from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, KEYS, KIND, REPLAYABLE, TIMESTAMP, cannot_read, keys_of
-from headrace.plan.stages import Change, ChangedPart, OpenTableStage, Plan, PlannedRefresh, RefreshViewStage
+from headrace.plan.stages import (
+    Change,
+    ChangedPart,
+    OpenTableStage,
+    Plan,
+    PlannedRefresh,
+    RefreshViewStage,
+    Stage,
+)
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import as_nullable, read_checksum
@@ -26,12 +35,12 @@ _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materi
 
 
 def find_changes(plan: Plan) -> Plan:
-    changes: list[Change] = []
-    for stage in plan.stages:
+    def look(stage: Stage) -> list[Change]:
         if isinstance(stage, OpenTableStage):
-            changes.extend(_table_changes(stage, plan))
-        elif isinstance(stage, RefreshViewStage):
-            changes.extend(_view_changes(stage, plan))
+            return list(_table_changes(stage, plan))
+        return list(_view_changes(stage, plan)) if isinstance(stage, RefreshViewStage) else []
+
+    changes = list(chain.from_iterable(plan.project.storage.root.files.gather(look, plan.stages)))
     creates = any(change.kind == "create" for change in changes)
     return replace(plan, changes=(*changes, *_kept(plan, new=creates)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ from headrace.model.names import TableName
 from headrace.storage.layout import Storage, table_name
 from headrace.storage.location import Location
 from headrace.storage.log_damage import naming_damage
-from headrace.storage.table_log import LOG, commit_file, last_checkpoint, read_actions, read_ahead, versions
+from headrace.storage.table_log import commit_file, last_checkpoint, read_actions, read_ahead, versions
+from headrace.storage.table_snapshot import checkpoint_actions, find_all_checkpoints
 
 _CHECKPOINT = "headrace.checkpoint."
 _WANTED = ("metaData", "domainMetadata")
@@ -72,8 +73,7 @@ def load_stored_at(path: Location) -> StoredTable | None:
         name=table_name(path),
         version=known[-1] if known else last_checkpoint(path),
         schema=schema,
-        # Arrow gives the map of a checkpoint as a list of pairs.
-        properties=dict(metadata.get("configuration") or ()),
+        properties=dict(metadata.get("configuration") or {}),
         partition_cols=tuple(metadata.get("partitionColumns") or ()),
         cluster_by=_clustering(clustering, schema),
         comment=metadata.get("description"),
@@ -95,33 +95,16 @@ def _newest(
     return metadata, clustering
 
 
-def _newest_first(path: Location, known: tuple[int, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _newest_first(path: Location, known: Sequence[int]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The metadata and domains of the commits after the last checkpoint, and then those of the checkpoint."""
-    checkpoint = last_checkpoint(path)
-    later = [version for version in reversed(known) if version > checkpoint]
-    for version, data in read_ahead(path, later):
+    # By the listing, and not by `_last_checkpoint`, which can be newer than the listing.
+    checkpoints = find_all_checkpoints(path)
+    last = max(checkpoints, default=-1)
+    for version, data in read_ahead(path, [one for one in reversed(known) if one > last]):
         yield from read_actions(commit_file(path, version), *_WANTED, data=data)
-    if checkpoint >= 0:
-        yield from _in_checkpoint(path, checkpoint)
-
-
-def _in_checkpoint(path: Location, version: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    log = path / LOG
-    for file_name in log.list_files():
-        if not file_name.startswith(f"{version:020d}.checkpoint"):
-            continue
-        if file_name.endswith(".json"):
-            yield from read_actions(log / file_name, *_WANTED)
-            continue
-        import pyarrow.parquet as parquet
-
-        # A checkpoint has no column for actions that its table does not have.
-        with naming_damage(path), (log / file_name).open() as data:
-            file = parquet.ParquetFile(data)
-            names = [name for name in _WANTED if name in file.schema_arrow.names]
-            held = file.read(columns=names)
-        for name in names:
-            yield from ((name, found) for found in held[name].drop_null().to_pylist())
+    with naming_damage(path):
+        for file in checkpoints.get(last, ()):
+            yield from checkpoint_actions(file, _WANTED)
 
 
 def _clustering(domain: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -114,19 +114,22 @@ class Pipeline(StoredPipeline):
         """
         with self._redacted():
             settings = self._engine.reachable(start=False)
-            plan = self._engine.plan(settings, datasets, offline=offline)
+            storage, files = settings.storage.read_once()
+            plan = self._engine.plan(replace(settings, storage=storage), datasets, offline=offline)
             for one in plan.refreshes:
                 # Found while Spark runs, and kept.
                 _ = one.strategies and one.strategies.found
-            if offline:
-                return plan
-            from headrace.plan.sources import find_sources
-            from headrace.run.preflight import find_refusals
+            if not offline:
+                from headrace.plan.sources import find_sources
+                from headrace.run.preflight import find_lasting_refusals
 
-            systems = self._engine.systems(settings, asks_once=True)
-            with closing(systems):
-                plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
-            return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
+                systems = self._engine.systems(plan.project, asks_once=True)
+                with closing(systems):
+                    plan = find_sources(plan, systems)
+                    plan = find_lasting_refusals(plan, systems, self._engine.read_table, files.forget)
+            return replace(
+                plan, project=settings, refusals=tuple(map(settings.redactor.error, plan.refusals))
+            )
 
     def preview(
         self,

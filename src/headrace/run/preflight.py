@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import assert_never
 
@@ -22,6 +22,25 @@ from headrace.sources.requests import Systems
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
+_LOOKS = 5
+"""Looks at the storage after which a refusal counts that differs from the one before."""
+
+
+def find_lasting_refusals(
+    plan: stages.Plan, systems: Systems, read_table: ReadTable, forget: Callable[[], None]
+) -> stages.Plan:
+    """As `find_refusals`, without the refusals that a run which commits meanwhile seems to give: its files
+    are read one after another. `forget`: lets the files of the storage be read again."""
+    before: Sequence[object] = ()
+    for _ in range(_LOOKS):
+        found = find_refusals(plan, systems, read_table)
+        refused = [(one.code, one.params) for one in found.refusals]
+        if not refused or refused == before:
+            break
+        before = refused
+        forget()
+    return found
+
 
 def find_refusals(plan: stages.Plan, systems: Systems, read_table: ReadTable) -> stages.Plan:
     """Add the errors of a run to a plan, and remove the changes that the run would then not make. An error
@@ -32,19 +51,19 @@ def find_refusals(plan: stages.Plan, systems: Systems, read_table: ReadTable) ->
     # What a refused table blocks is not reported again.
     blocked = find_blocked(plan, {})
     found = {name: error for name, error in blocked.items() if isinstance(error, HeadraceError)}
-    for stage in plan.stages:
-        match stage:
-            case stages.RunFlowStage(planned=planned):
-                name, is_open = planned.flow.name, planned.flow.target not in refused
-                error = preflight.refusal(planned) if is_open and name not in found else None
-            case stages.RefreshViewStage(planned=refresh):
-                name = refresh.flow.name
-                error = None if name in found else preflight.missing_input(refresh)
-            case stages.OpenTableStage():
-                continue
-            case _:
-                assert_never(stage)
-        found |= {} if error is None else {name: error}
+
+    def look(stage: stages.RunFlowStage | stages.RefreshViewStage) -> HeadraceError | None:
+        planned = stage.planned
+        if planned.flow.name in found or planned.flow.target in refused:
+            return None
+        if isinstance(planned, stages.PlannedRefresh):
+            return preflight.missing_input(planned)
+        return preflight.refusal(planned)
+
+    looked = [stage for stage in plan.stages if not isinstance(stage, stages.OpenTableStage)]
+    errors = plan.project.storage.root.files.gather(look, looked)
+    for stage, error in zip(looked, errors, strict=True):
+        found |= {} if error is None else {stage.planned.flow.name: error}
     plan = replace(plan, refusals=(*refused.values(), *found.values()))
     if plan.changes is None:
         return plan
@@ -92,14 +111,18 @@ class PreflightCheck:
                     assert_never(stage)
 
     def refused_tables(self) -> dict[TableName, HeadraceError]:
-        refused: dict[TableName, HeadraceError] = {}
-        for stage in self._opened.values():
-            name, project = stage.table.name, self._plan.project
+        storage = self._plan.project.storage
+
+        def look(stage: stages.OpenTableStage) -> HeadraceError | None:
             try:
-                check_table(stage, self._plan.feeding(name), project.storage, self._read_table)
+                check_table(stage, self._plan.feeding(stage.table.name), storage, self._read_table)
             except HeadraceError as refusal:
-                refused[name] = refusal
-        return refused
+                return refusal
+            return None
+
+        opened = list(self._opened.values())
+        errors = storage.root.files.gather(look, opened)
+        return {one.table.name: error for one, error in zip(opened, errors, strict=True) if error is not None}
 
     def refusal(self, planned: stages.PlannedFlow) -> HeadraceError | None:
         """The error with which a run would not start the flow; ``None`` if it would, or if the broker does

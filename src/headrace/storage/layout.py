@@ -10,6 +10,7 @@ from headrace.errors import SourceLocation, StorageUnsupportedError
 from headrace.model.names import TableName
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
+from headrace.storage.read_once import ReadOnceFiles
 
 _UNSAFE = re.compile("[%#?]")
 
@@ -45,6 +46,11 @@ class Storage:
                 params={"storage": str(text), "scheme": root.files.scheme},
             )
         return cls(root)
+
+    def read_once(self) -> tuple[Storage, ReadOnceFiles]:
+        """The same storage for a command that only reads, and its files, which are read once."""
+        files = ReadOnceFiles(self.root.files)
+        return Storage(Location(self.root.path, files)), files
 
     @property
     def tables(self) -> Location:

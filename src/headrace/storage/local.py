@@ -55,9 +55,6 @@ class LocalFiles:
             # A folder above it is a file.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
 
-    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
-        return [_read(path) for path in paths]
-
     def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         return list(map(look, items))
 
@@ -198,13 +195,6 @@ def lock_shared(stream: IO[Any]) -> None:
     # A file system without locks: the files' age and number decide what is removed.
     with contextlib.suppress(OSError):
         fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 @contextlib.contextmanager

@@ -62,10 +62,6 @@ class Files(Protocol):
     def open(self, path: str) -> BinaryIO:
         """Open a file to read it, also from the middle."""
 
-    def read_all(self, paths: Sequence[str]) -> Sequence[bytes | None]:
-        """Return the contents of files, ``None`` for each missing one. Object storage reads several files at
-        the same time."""
-
     def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> Sequence[Result]:
         """Return what `look` finds for each item. Object storage looks at several items at the same time."""
 
@@ -237,7 +233,14 @@ class Location:
 
     def read_files(self, names: Sequence[str]) -> dict[str, bytes]:
         """The contents of files of the folder by their names, without missing ones."""
-        found = self.files.read_all([f"{self.path.rstrip('/')}/{name}" for name in names])
+
+        def read(name: str) -> bytes | None:
+            try:
+                return (self / name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+        found = self.files.gather(read, names)
         return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
     def entries(self) -> Sequence[Entry]:

@@ -125,16 +125,6 @@ class ObjectFiles:
                 return io.BufferedReader(large, PART_BYTES)
             return io.BytesIO(bytes(found.bytes()))
 
-    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
-        def read(path: str) -> bytes | None:
-            try:
-                with self.open(path) as file:
-                    return file.read()
-            except FileNotFoundError:
-                return None
-
-        return self.gather(read, paths)
-
     def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         held = list(items)
         if len(held) < 2:

@@ -98,7 +98,7 @@ def load_snapshot(table: Location) -> TableSnapshot:
     state = _State()
     try:
         for file in checkpoints.get(start, ()):
-            for name, value in _checkpoint_actions(file):
+            for name, value in checkpoint_actions(file):
                 state.apply(name, value)
         if set(range(start + 1, newest + 1)) - set(commits):
             raise SnapshotUnreadableError(f"its log lacks commits after version {start}")
@@ -145,7 +145,7 @@ def find_checkpoints(table: Location, names: Sequence[str] | None = None) -> dic
     return whole
 
 
-def _find_all_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
+def find_all_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
     """The files with the transactions of each whole checkpoint, V2 checkpoints too."""
     names = (table / table_log.LOG).list_files()
     checkpoints = find_checkpoints(table, names)
@@ -157,7 +157,7 @@ def _find_all_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
 
 def load_held_batch(table: Location, checkpoint: str) -> int:
     """The last batch of a checkpoint that a table holds, by the files of its log alone; -1 if none."""
-    commits, checkpoints = table_log.versions(table), _find_all_checkpoints(table)
+    commits, checkpoints = table_log.versions(table), find_all_checkpoints(table)
     start = max(checkpoints, default=-1)
     for version in reversed(commits):
         if version <= start:
@@ -168,7 +168,7 @@ def load_held_batch(table: Location, checkpoint: str) -> int:
     if not commits or commits[0] > start + 1:
         raise SnapshotUnreadableError(f"its log lacks commits after version {start}")
     for file in checkpoints.get(start, ()):
-        for _, value in _checkpoint_actions(file, ("txn",)):
+        for _, value in checkpoint_actions(file, ("txn",)):
             if value["appId"] == checkpoint:
                 return int(value["version"])
     return -1
@@ -182,7 +182,7 @@ def is_part(table: Location, known: int, version: int) -> bool:
     if table_log.is_followed(table, known):
         return True
     held = table_log.versions(table)
-    return version in held and (known in held or version > max(_find_all_checkpoints(table), default=-1))
+    return version in held and (known in held or version > max(find_all_checkpoints(table), default=-1))
 
 
 def named_files(action: Mapping[str, Any]) -> Iterator[str]:
@@ -233,7 +233,7 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
     )
 
 
-def _checkpoint_actions(
+def checkpoint_actions(
     file: Location, wanted: Sequence[str] = _STATE
 ) -> Iterable[tuple[str, Mapping[str, Any]]]:
     import pyarrow as pa
