@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from headrace.verify.commits import Batches, CommitClaims, Ledger, Opening, feeding_checkpoints
 from headrace.verify.source_range import Partition, Position, SourceRange
-from headrace.verify.stored import StoredPath
+from headrace.verify.stored import StoredPath, gather
 
 _KEPT = 200
 """Spark keeps the last hundred batches; more are not read even if Spark is set to keep more."""
@@ -65,14 +65,15 @@ def _load(folder: StoredPath, generation: int) -> CheckpointLog:
     finished = _batches(folder / "commits")
     planned = _batches(folder / "offsets")
     identity = read_json(folder / IDENTITY)
-    positions = {batch: _positions(folder / "offsets" / str(batch)) for batch in planned[-_KEPT:]}
+    kept = planned[-_KEPT:]
+    positions = gather(lambda batch: _positions(folder / "offsets" / str(batch)), kept)
     return CheckpointLog(
         folder=folder,
         generation=generation,
         checkpoint=str(identity["checkpoint"]) if "checkpoint" in identity else None,
         planned=max(planned, default=-1),
         finished=max(finished, default=-1),
-        positions={batch: found for batch, found in positions.items() if found is not None},
+        positions={one: found for one, found in zip(kept, positions, strict=True) if found is not None},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,15 @@ from headrace.verify.commits import PROPERTY_COORDINATES
 from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata, decode_path
 from headrace.verify.source_range import Kinds, Partition
 from headrace.verify.spans import Layers, Spans
+from headrace.verify.stored import gather
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 ANY = 1 << 62
 """So many rows that every difference may be among them."""
+
+_SMALL_BYTES = 4 << 20
+"""Several files up to this size are read at once: the time of a larger one is not that of its requests."""
 
 _ARROW = {"STRING": "string", "INT": "int64", "BIGINT": "int64"}
 
@@ -150,13 +155,15 @@ class DeletedRows:
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, int], dict[str, NDArray[np.int64]]] = {}
+        self._lock = Lock()
 
     def load(self, log: TableLog, file: DataFile) -> NDArray[np.int64]:
         """The positions of the deleted rows of a file that has a deletion vector, ascending."""
         version = log.version_with(file)
         key = (str(log.path), version)
-        if key not in self._read:
-            self._read[key] = _load_vectors(log, version)
+        with self._lock:
+            if key not in self._read:
+                self._read[key] = _load_vectors(log, version)
         rows = self._read[key].get(log.path.relative(file.path), np.empty(0, dtype=np.int64))
         if rows.size != file.deleted:
             text = f"deletion vector {file.vector} marks {rows.size} rows, and the log states {file.deleted}"
@@ -215,17 +222,22 @@ def read_table_records(
     reader: CoordinateReader, log: TableLog, balance: RowBalance, columns: Columns, *, all_files: bool = True
 ) -> TableRecords:
     """Read the coordinates of a table: of all active files, or of the files added since the baseline."""
-    parts, unreadable = [], []
-    for key, file in balance.files.items():
-        if all_files or key in balance.origins:
-            try:
-                parts.append(reader.read(log, file, columns))
-            except CoordinatesUnsupportedError:
-                raise
-            except CoordinatesUnreadableError as error:
-                unreadable.append(str(error))
+
+    def read(file: DataFile) -> Present | str:
+        try:
+            return reader.read(log, file, columns)
+        except CoordinatesUnsupportedError:
+            raise
+        except CoordinatesUnreadableError as error:
+            return str(error)
+
+    files = [file for key, file in balance.files.items() if all_files or key in balance.origins]
+    found = gather(read, [one for one in files if one.size <= _SMALL_BYTES])
+    found += [read(one) for one in files if one.size > _SMALL_BYTES]
+    parts = [one for one in found if isinstance(one, Present)]
+    unreadable = tuple(one for one in found if isinstance(one, str))
     others = read_others(reader, log, balance, columns)
-    return TableRecords(present=Present.joined(parts), others=others, unreadable=tuple(unreadable))
+    return TableRecords(present=Present.joined(parts), others=others, unreadable=unreadable)
 
 
 def read_others(reader: CoordinateReader, log: TableLog, balance: RowBalance, columns: Columns) -> Others:

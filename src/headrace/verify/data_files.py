@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any
 
 from headrace.errors import first_line
 from headrace.verify.delta_log import DataFile, TableLog
-from headrace.verify.stored import StoredPath
+from headrace.verify.stored import StoredPath, gather
 
-_READERS = 8
 _PART = 64
 """The number of files in a task. With one task for each file, 50,000 files took 800 MB of memory."""
 DECODED_BYTES = 256 << 20
@@ -46,8 +44,7 @@ def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
 
     listed = list(wanted)
     parts = [listed[start : start + _PART] for start in range(0, len(listed), _PART)]
-    with ThreadPoolExecutor(_READERS) as pool:
-        return dict(chain.from_iterable(pool.map(load, parts)))
+    return dict(chain.from_iterable(gather(load, parts)))
 
 
 def contradictions(

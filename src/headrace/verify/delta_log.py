@@ -8,11 +8,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import unquote
 
-from headrace.verify.stored import StoredPath, plain_path
+from headrace.verify.stored import StoredPath, gather, plain_path
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(
@@ -166,7 +166,7 @@ def load_table_log(table: StoredPath, since: int | None = None) -> TableLog:
     state = _load_checkpoint(checkpoints[base_version]) if base_version >= 0 else _State()
     metadata, transactions = state.metadata, dict(state.transactions)
     start = first if since is None else max(first, min(since, base_version + 1))
-    commits = tuple(load_commit(table, version) for version in held if version >= start)
+    commits = tuple(gather(partial(load_commit, table), [one for one in held if one >= start]))
     for commit in commits:
         if commit.version > base_version:
             metadata = commit.metadata or metadata

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from headrace.model.names import TableName
@@ -19,6 +20,17 @@ from headrace.model.object_storage import S3Reach
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.fs import FileInfo, FileSystem
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_READERS = 8
+
+
+def gather(look: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """What a function finds for each item, in their order. It looks at several items at the same time: an
+    object store takes long for each answer."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(look, items))
 
 
 class System(Protocol):
