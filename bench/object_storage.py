@@ -36,6 +36,7 @@ from s3_proxy import S3Proxy
 from versitygw import MISSING, find_versitygw, running_versitygw
 
 SIDES = ("plain", "headrace")
+PARTS = ("stream", "commands", "catch-up")
 _PER_1000 = {"GET": 0.0004, "HEAD": 0.0004, "DELETE": 0.0, "DELETE-MANY": 0.0, "ABORT": 0.0}
 _PER_1000_OTHERS = 0.005  # PUT, COPY, POST, LIST
 _DAY_S = 86_400
@@ -48,16 +49,19 @@ _DAY_S = 86_400
 @click.option("--warm-up", default=60, show_default=True, help="Seconds before the measured ones.")
 @click.option("--records", default=2_000_000, show_default=True, help="Of the catch-up; 0: leave it out.")
 @click.option("--sides", default=",".join(SIDES), show_default=True)
+@click.option("--parts", default=",".join(PARTS), show_default=True, help="The commands need the stream.")
 @click.option("--quick", is_flag=True, help="A short run, to see that it works.")
-def main(delay_ms: int, rate: int, seconds: int, warm_up: int, records: int, sides: str, quick: bool) -> None:
+def main(
+    delay_ms: int, rate: int, seconds: int, warm_up: int, records: int, sides: str, parts: str, quick: bool
+) -> None:
     """Requests, dollars, latency and catch-up in object storage."""
     if quick:
         seconds, warm_up, records = 20, 10, min(records, 50_000)
     if find_versitygw() is None:
         click.echo(f"left out: {MISSING}")
         return
-    chosen = sides.split(",")
-    found: dict[str, dict[str, Any]] = {}
+    chosen, wanted = sides.split(","), parts.split(",")
+    found: dict[str, dict[str, Any]] = {side: {} for side in chosen}
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as name,
         broker_in() as broker,
@@ -69,11 +73,12 @@ def main(delay_ms: int, rate: int, seconds: int, warm_up: int, records: int, sid
         proxy.delay_s = delay_ms / 1000
         folder, bucket = Path(name), server.make_bucket()
         disk = folder / "s3" / "data" / bucket
-        for side in chosen:
-            found[side] = stream(side, broker, folder, bucket, disk, proxy, rate, warm_up, seconds)
+        for side in chosen if "stream" in wanted else ():
+            found[side] |= stream(side, broker, folder, bucket, disk, proxy, rate, warm_up, seconds)
             click.echo(f"{side}: {found[side]}")
-        commands = time_commands(folder, proxy) if "headrace" in chosen else {}
-        if records:
+        has_commands = "headrace" in chosen and {"stream", "commands"} <= {*wanted}
+        commands = time_commands(folder, proxy) if has_commands else {}
+        if records and "catch-up" in wanted:
             broker.create_topic("catchup", PARTITIONS)
             fill(broker.start(), "catchup", records)
             for side in chosen:
@@ -105,6 +110,7 @@ def stream(
         command += [f"s3a://{bucket}/{side}/{part}" for part in ("table", "checkpoint")]
         place = disk / side / "table"
     requests: Counter[str] = Counter()
+    folders: Counter[str] = Counter()
     latencies, facts = watch(
         side,
         broker,
@@ -115,11 +121,12 @@ def stream(
         rate,
         warm_up,
         seconds,
-        counting(proxy, requests),
+        counting(proxy, requests, folders),
     )
     cost = sum(number * _PER_1000.get(kind, _PER_1000_OTHERS) / 1000 for kind, number in requests.items())
     return {
         "requests": dict(requests),
+        "requests_by_folder": dict(folders),
         "batches": facts["batches"],
         "requests_per_batch": ratio(requests.total(), facts["batches"]),
         "dollars_per_day": cost * _DAY_S / seconds,
@@ -129,10 +136,12 @@ def stream(
 
 
 @contextmanager
-def counting(proxy: S3Proxy, requests: Counter[str]) -> Iterator[None]:
+def counting(proxy: S3Proxy, requests: Counter[str], folders: Counter[str]) -> Iterator[None]:
     proxy.clear()
     yield
     requests.update(proxy.count())
+    # Behind the bucket and the side: tables, checkpoints, events, leases, ..
+    folders.update("/".join(one.path.split("/")[2:3]) for one in proxy.requests)
 
 
 def catch_up(side: str, broker: Broker, folder: Path, bucket: str, records: int) -> dict[str, Any]:
@@ -178,14 +187,8 @@ def time_commands(folder: Path, proxy: S3Proxy) -> dict[str, dict[str, float]]:
 def show(found: dict[str, dict[str, Any]], commands: dict[str, dict[str, float]]) -> None:
     rows = []
     for side, one in found.items():
-        values = (
-            one["requests_per_batch"],
-            one["batches"],
-            one["dollars_per_day"],
-            one["p50_s"],
-            one["p99_s"],
-        )
-        rows.append((side, *values, one.get("catch_up_s", float("nan"))))
+        names = ("requests_per_batch", "batches", "dollars_per_day", "p50_s", "p99_s", "catch_up_s")
+        rows.append((side, *(one.get(name, float("nan")) for name in names)))
     head = ("side", "requests a batch", "batches", "$ a day", "p50 s", "p99 s", "catch-up s")
     table(head, rows)
     for one in found.values():
