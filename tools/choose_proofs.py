@@ -42,7 +42,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "cli": ("command_line", "demo", "docs", "mistakes"),
     "contracts": ("bad_records", "dataset_checks", "drift", "quarantine"),
     "declare": ("dialects", "examples", "names_in_use", "other_platforms"),
-    "increments": ("view_increments", "view_kills", "view_refreshes", "view_rounds"),
+    "increments": ("view_increments", "view_kills", "view_refreshes", "view_rounds", "view_type_rounds"),
     "maintain": ("care_beside_flows", "care_properties", "folding", "table_care"),
     "observe": ("event_log",),
     "plan": ("noop_check", "changed_columns", "readers", "state_changes"),
