@@ -15,6 +15,7 @@ import tempfile
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -106,7 +107,21 @@ def measure(
     broker.create_topic(topic, PARTITIONS)
     folder.mkdir()
     command, place = _command(side, folder, broker.start(), topic)
-    return watch(side, broker, topic, command, place, folder / "log", rate, warm_up, seconds)
+    latencies, facts = watch(side, broker, topic, command, place, folder / "log", rate, warm_up, seconds)
+    if side == "headrace":
+        show_slow(folder / "pipeline", facts["began"])
+    return latencies, facts
+
+
+def show_slow(project: Path, began: float) -> None:
+    """Print what the slowest percent of the batches consist of, as `headrace status --slow` does."""
+    from rich.console import Console
+
+    from headrace import Pipeline
+    from headrace.cli.commands.status import slow_table
+
+    with Pipeline.load(project) as pipeline:
+        Console().print(slow_table(pipeline.slow_batches(datetime.fromtimestamp(began, UTC))))
 
 
 def watch(
@@ -138,6 +153,7 @@ def watch(
     spans = [c.at for c in commits if began <= c.at < ended]
     gaps = [b - a for a, b in itertools.pairwise(spans)]
     facts = {
+        "began": began,
         "batches": len(spans),
         "between_commits_p50_s": round(quantile(gaps, 0.5), 3),
         "between_commits_max_s": round(max(gaps, default=0.0), 3),

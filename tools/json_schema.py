@@ -415,6 +415,21 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
             "log": "text?",
         },
         {"tables": ["#TableHealth"]},
+        {
+            "slow": [
+                {
+                    "flow": "text",
+                    "batches": "int",
+                    "slowest": ["int"],
+                    "from_ms": "int",
+                    "steps": [
+                        {"step": "text", "median_ms": "number", "slow_ms": "number", "share": "number?"}
+                    ],
+                    "beside": "object",
+                    "pauses_ms": "int",
+                }
+            ]
+        },
     ),
     "verify": (
         {

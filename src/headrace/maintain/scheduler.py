@@ -154,6 +154,13 @@ class MaintenanceScheduler:
     _work: threading.Lock = field(default_factory=threading.Lock, init=False)
     """The thread, and the compactions at the end of a triggered update, use the same session."""
 
+    def __post_init__(self) -> None:
+        self.checkpointer.written = self._checkpointed
+
+    def _checkpointed(self, table: Location, version: int, duration_s: float) -> None:
+        outcome = {"checkpoint": {"version": version}}
+        self._report(DatasetTable(table_name(table)), duration_s=duration_s, outcome=outcome)
+
     def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
         return self.settings.maintenance.of(table_name(table), properties)
 

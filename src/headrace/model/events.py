@@ -216,6 +216,25 @@ class BatchReplayed(FlowEvent, is_notable=True, state="running"):
     batch: int
 
 
+class BatchTimed(FlowEvent, log_type="batch_steps", level="DEBUG"):
+    """How long each step of a batch took, in milliseconds."""
+
+    details = "batch steps_ms jvm_ms"
+    message = "Batch {batch} of flow '{flow}' took {total_s:duration}."
+
+    batch: int
+    # ``offsets``: asking the sources, and Spark's offset log; ``planning``: the query; ``turn``: a compaction
+    # that the batch waits for; ``checks``: lease, ranges and the fence; ``write``: the job, with the rejected
+    # rows; ``commit``; ``report``: events, lag and notes for maintenance; ``marks``: Spark's commit log.
+    steps_ms: Mapping[str, int]
+    # Since the batch before: pauses of the collector (``gc``), and the work of the ``compiler``.
+    jvm_ms: Mapping[str, int]
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.steps_ms.values()) / 1000
+
+
 class FlowIdle(FlowEvent):
     """The flow waits for new records; the event log finds it out."""
 

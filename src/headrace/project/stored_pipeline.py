@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.maintain.health import LaggingReader, TableHealth
     from headrace.observe.event_table import EventLevel, LoggedEvent
     from headrace.observe.quality import Quality
+    from headrace.observe.slow import SlowBatches
     from headrace.observe.snapshot import Snapshot
     from headrace.project.checkpoints import Checkpoints
     from headrace.verify.report import Proof
@@ -151,6 +152,19 @@ class StoredPipeline:
 
         storage = self.settings.storage
         return tuple(examine_health(storage, self.settings.maintenance, storage.find_tables()))
+
+    def slow_batches(self, since: datetime | None = None) -> tuple[SlowBatches, ...]:
+        """What the slowest percent of each flow's batches consist of, from the event log; starts no JVM.
+
+        Args:
+            since: By default, the last hour of the event log.
+
+        Example:
+            >>> [(one.flow, one.from_ms, one.beside) for one in pipeline.slow_batches()]  # doctest: +SKIP
+        """
+        from headrace.observe.slow import find_slow_batches
+
+        return tuple(find_slow_batches(self.settings.storage, since))
 
     def events(
         self,

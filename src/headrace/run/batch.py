@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,8 +17,9 @@ from headrace.run.failures import Reading, violated_condition
 from headrace.run.headers import HeaderCheck
 from headrace.run.limits import limit_tasks
 from headrace.run.narrowing import RecordSearch
-from headrace.run.reporting import BatchReporter
+from headrace.run.reporting import BatchReporter, logged_only
 from headrace.run.split import BatchSplit, shown_row
+from headrace.run.steps import BatchSteps, StepClock
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.runtime.gateway import quiet, release_unused
 from headrace.runtime.lazy_pyspark import DataFrame
@@ -131,6 +132,8 @@ class BatchFunction:
     reporter: BatchReporter
     committed: Callable[[], object]
     state: QueryState
+    steps: BatchSteps
+    jvm: Callable[[], Mapping[str, int]]  # what the JVM did beside the batches since the last call, in ms
     accepted: Callable[[], object] = lambda: None
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     snapshots: ReadRecords | None = None  # gives the rows of a batch whose row is a marker
@@ -139,9 +142,11 @@ class BatchFunction:
         state = self.state
         state.busy = True
         try:
+            clock = StepClock()
             # The flow reports its errors.
             with quiet(), self.turn():
-                self._run(rows, number)
+                clock.end("turn")
+                self._run(rows, number, clock)
             state.last_batch = number
         except BaseException as error:
             state.failure = error
@@ -151,7 +156,7 @@ class BatchFunction:
             release_unused()
             state.busy = False
 
-    def _run(self, rows: DataFrame, number: int) -> None:
+    def _run(self, rows: DataFrame, number: int, clock: StepClock) -> None:
         started_s = time.monotonic()
         flow = self.planned.flow.name
         check_gate(flow, self.state.stop, self.lease)
@@ -162,7 +167,7 @@ class BatchFunction:
         self.state.reading = Reading(number, stamp.ranges)
         self.reporter.began(number)
         with self.ranges.explained():
-            committed = self._write(rows, stamp)
+            committed = self._write(rows, stamp, clock)
         reach("after-commit", flow, number)
         self.ranges.committed()
         if committed is None:
@@ -173,12 +178,15 @@ class BatchFunction:
                 rows.write.format("noop").mode("overwrite").save()
         self.reporter.ended(stamp, committed, time.monotonic() - started_s)
         self.committed()
+        with logged_only(f"flow {flow}: the steps of batch {number}"):
+            self.steps.ended(number, clock.seconds, self.jvm())
         reach("after-batch", flow, number)
 
-    def _write(self, rows: DataFrame, stamp: BatchStamp) -> Committed | None:
+    def _write(self, rows: DataFrame, stamp: BatchStamp, clock: StepClock) -> Committed | None:
         """Write and commit the rows; ``None`` if the target already holds the batch."""
         session = rows.sparkSession
         writer = self.target.begin(session, stamp)
+        clock.end("checks")
         if writer is None:
             return None
         with writer:
@@ -197,13 +205,13 @@ class BatchFunction:
                         raise
                     narrowed = self.search.narrow(failure, session, stamp.ranges)
                 else:
-                    return self._commit(writer, split, stamp)
+                    return self._commit(writer, split, stamp, clock)
         again = self.target.begin(session, stamp)
         assert again is not None, "the batch was not committed"
         rest = with_checks(narrowed.rows, self.planned.expectations)
         with narrowed.reading(), again, self.split.begin(rest, stamp, narrowed.raising) as split:
             again.write(split)
-            return self._commit(again, split, stamp)
+            return self._commit(again, split, stamp, clock)
 
     def _find_violating(self, failure: Exception, split: SplitRows) -> None:
         """Keep the row that violates a constraint of the table: Delta's message has only its values in the
@@ -223,7 +231,9 @@ class BatchFunction:
         stateful = self.planned.stateful
         return nullcontext(limit_tasks(rows, stamp.ranges, stateful=stateful, tasks=self.tasks))
 
-    def _commit(self, writer: BatchWriter, split: SplitRows, stamp: BatchStamp) -> Committed:
+    def _commit(
+        self, writer: BatchWriter, split: SplitRows, stamp: BatchStamp, clock: StepClock
+    ) -> Committed:
         """Commit the rejected rows, then the accepted ones."""
         flow = self.planned.flow.name
         try:
@@ -232,9 +242,12 @@ class BatchFunction:
             # Bad records are read a second time. If a source has changed since, that is the reason.
             self.ranges.finish(stamp.ranges)
             raise
+        clock.end("write")
         reach("before-commit", flow, stamp.batch)
         self.lease.check(flow)
-        return writer.commit(self.ranges.finish(stamp.ranges))
+        committed = writer.commit(self.ranges.finish(stamp.ranges))
+        clock.end("commit")
+        return committed
 
 
 def check_gate(flow: str, stop: StopSignal, lease: Lease) -> None:

@@ -29,6 +29,7 @@ from headrace.run.readiness import inputs_of
 from headrace.run.reporting import BatchReporter, FlowReports, LagGauge, Progress
 from headrace.run.snapshots import OnceFeed, SnapshotFeed
 from headrace.run.split import BatchSplit, RefreshSplit
+from headrace.run.steps import BatchSteps, JvmWork
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target, target_reader
@@ -113,6 +114,8 @@ class BatchSetup:
             reporter=self._reporter(opened, limits),
             committed=self.checks.committed,
             state=state,
+            steps=BatchSteps(partial(FlowReports(self.context.update, self.context.emit).timed, planned)),
+            jvm=JvmWork(session).take,
             accepted=opened.record_query,
             turn=nullcontext
             if keeps_state(planned.sink)

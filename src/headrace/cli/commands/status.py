@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +21,7 @@ from headrace.model.texts import counted, duration_text, size_text
 
 if TYPE_CHECKING:
     from headrace.maintain.health import TableHealth
+    from headrace.observe.slow import SlowBatches
     from headrace.observe.snapshot import Snapshot
     from headrace.observe.status import DatasetStatus, FlowStatus
 
@@ -44,12 +45,14 @@ _STYLES = {
         "headrace status",
         "headrace status --profile prod --json",
         "headrace status --tables",
+        "headrace status --slow",
         "headrace status --exit-code",
     )
 )
 @option("--tables", "Show the files and logs of the tables, and the maintenance they need.")
+@option("--slow", "Show what the slowest percent of the batches consist of.")
 @option("--exit-code", "Exit with 1 if a flow or view has failed, was skipped or was stopped.")
-def status(invocation: Invocation, tables: bool, exit_code: bool) -> Result:
+def status(invocation: Invocation, tables: bool, slow: bool, exit_code: bool) -> Result:
     """Show datasets, flows, lag and freshness.
 
     Reads the storage, and asks the broker for the lag; starts nothing.
@@ -59,6 +62,9 @@ def status(invocation: Invocation, tables: bool, exit_code: bool) -> Result:
     unknown. A dataset or flow is orphaned if its declaration was missing in the last run of the whole
     pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
 
+    With --slow, the steps of the slowest batches of the last hour are shown beside those of all batches, with
+    what else ran meanwhile.
+
     With --exit-code, the command is a probe: the exit code is also 1 if a flow or view has failed, was
     skipped or stopped, or if its process does not answer. If only the broker does not answer, the code is 0.
     """
@@ -66,6 +72,10 @@ def status(invocation: Invocation, tables: bool, exit_code: bool) -> Result:
         with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
             found = pipeline.table_health()
         return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
+    if slow:
+        with invocation.pipeline() as pipeline, invocation.output.progress("Reading the event log"):
+            batches = pipeline.slow_batches()
+        return Result(data={"slow": [one.to_json() for one in batches]}, text=lambda: slow_table(batches))
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
         with ThreadPoolExecutor(1) as pool:
             readers = pool.submit(pipeline.lagging_readers)
@@ -240,3 +250,27 @@ def _cells(one: TableHealth, now: datetime) -> Iterator[str]:
     yield (
         _NONE if one.needed is None else f"v{max(one.needed.version, 0)} {one.needed.kind} {one.needed.name}"
     )
+
+
+def slow_table(found: Sequence[SlowBatches]) -> Group | str:
+    """A table of the steps of the slowest batches of each flow, and what ran beside them."""
+    if not found:
+        return "The event log has no batches yet. `headrace run` writes it."
+    parts: list[RenderableType] = []
+    for one in found:
+        count = len(one.slowest)
+        took = f"the slowest {counted(count, 'batch')} took {duration_text(one.from_ms / 1000)} or more"
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
+        for index, column in enumerate(("step", "median", "slowest", "of the excess")):
+            table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+        for step in one.steps:
+            share = _NONE if step.share is None else f"{step.share:.0%}"
+            table.add_row(step.step, f"{step.median_ms:,.0f} ms", f"{step.slow_ms:,.0f} ms", share)
+        beside = [f"{what} in {number}" for what, number in one.beside.items()]
+        parts += [
+            *([Text("")] if parts else []),
+            Text(f"{one.flow}: {counted(one.batches, 'batch')} in the last hour of the log; {took}"),
+            FittedTable(table),
+            Text(f"beside these {count}: {', '.join(beside) or 'nothing'}; gc pauses {one.pauses_ms:,} ms"),
+        ]
+    return Group(*parts)

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -310,6 +310,8 @@ class LogCheckpointer:
     """
 
     def __init__(self, spark: SparkSession, every: int | None = None) -> None:
+        self.written: Callable[[Location, int, float], object] = lambda *_: None
+        """Called after each checkpoint with its table, its version, and the seconds that it took."""
         self._spark = spark
         self._every = every
         self._newest: dict[Location, int] = {}
@@ -365,6 +367,8 @@ class LogCheckpointer:
             log.checkpointAndCleanUpDeltaLog(log.update(False, none, none), none)
         except Exception as error:
             _LOG.warning("no checkpoint of %s was written: %s", table, error)
+        else:
+            self.written(table, version, time.monotonic() - began)
         self._written[table] = version
         ended = time.monotonic()
         self._not_before[table] = ended + _SHARE * (ended - began)
