@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.output import Output, Result
 from headrace.errors import DriverLostError, HeadraceError, RefreshUnfinishedError
 from headrace.model.event_forms import Event
+from headrace.model.events import UpdateStarted
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import duration_text
 from headrace.run.stop import StopSignal
@@ -62,6 +64,10 @@ class Watch:
         self._stack.__exit__(*error)
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, UpdateStarted) and event.mode == "continuous":
+            # The collector, which runs beside the batches, need not look at all that is loaded by now.
+            gc.collect()
+            gc.freeze()
         if not self.started:
             # The first event comes from the thread that plans, before any flow has one of its own.
             self.started = True

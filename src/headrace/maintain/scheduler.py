@@ -106,6 +106,11 @@ _TURN_S = 60.0
 """How long a compaction that needs a pause between two batches waits for the end of the current batch."""
 _VACUUM_LOOK_S = 60.0
 """The maximum time between two checks whether the vacuum of a table is due."""
+_REST = 100
+"""In a continuous run, a table rests after a compaction for so many times as long as that took: batches share
+the cores with a compaction."""
+_MOST_SMALL = 8
+"""It is compacted earlier if it has so many times as many small files as one that is due."""
 _KEYS = "headrace.keys"
 
 
@@ -118,6 +123,7 @@ class _Table:
     deleted: int = 0  # the number of rows that deletion vectors hid then
     cleaned_s: float = float("-inf")
     wanted: int = TablePolicy.small_files  # the number of small files for which it is compacted
+    rests_until_s: float = 0.0
     log_retention_s: float = TablePolicy.log_retention_s
     vacuum_look_s: float = 0.0
     turns: Turns = field(default_factory=Turns)  # keeps batches and compactions apart
@@ -270,17 +276,23 @@ class MaintenanceScheduler:
             known.wanted = min(policy.small_files, policy.commits or policy.small_files)
             known.log_retention_s = policy.log_retention_s
             cleans = self._is_log_due(table, known)
-            is_grown = files is None or files >= known.floor + known.wanted or deleted > known.deleted
+            rests = self.continuous and time.monotonic() < known.rests_until_s
+            wanted = known.wanted * (_MOST_SMALL if rests else 1)
+            is_grown = files is None or files >= known.floor + wanted or deleted > known.deleted
             if not (is_grown or cleans):
                 return
             snapshot = load_snapshot(table)
             policy = self.policy(table, snapshot.properties)
             # Tables with keys are compacted by their flows.
             is_ours = concurrently and _KEYS not in snapshot.properties
-            is_wanted = policy.compact and policy.auto and is_ours
+            foldable = count_foldable(snapshot.files, policy).number
+            is_wanted = policy.compact and policy.auto and is_ours and (not rests or foldable >= wanted)
             if is_wanted and is_compaction_due(table, snapshot, policy):
+                began = time.monotonic()
                 self._compact(DatasetTable(table_name(table)), table, snapshot, policy)
-            known.floor = len(snapshot.files) - count_foldable(snapshot.files, policy).number
+                ended = time.monotonic()
+                known.rests_until_s = ended + _REST * (ended - began)
+            known.floor = len(snapshot.files) - foldable
             known.deleted = sum(one.deleted for one in snapshot.files)
             if cleans and policy.cleans_log:
                 self._clean_log(DatasetTable(table_name(table)), snapshot, policy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -70,7 +70,8 @@ class TableSnapshot:
 
 @dataclass
 class _State:
-    files: dict[tuple[str, str | None], DataFile] = field(default_factory=dict)
+    make: Callable[[Mapping[str, Any]], Any]  # what is kept of an action that adds a file
+    files: dict[tuple[str, str | None], Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] = field(default_factory=dict)
     domains: set[str] = field(default_factory=set)
@@ -80,7 +81,7 @@ class _State:
             self.files.pop(_key(value), None)
         elif name == "add":
             # The key has the whole deletion vector: two versions of a file can share a vector's file.
-            self.files[_key(value)] = _data_file(value)
+            self.files[_key(value)] = self.make(value)
         elif name == "metaData":
             self.metadata = value
         elif name == "protocol":
@@ -94,20 +95,8 @@ def load_snapshot(table: Location) -> TableSnapshot:
     if not commits and not checkpoints:
         raise SnapshotUnreadableError("its log has no commit")
     newest = max([*commits[-1:], *checkpoints])
-    start = max((one for one in checkpoints if one <= newest), default=-1)
-    state = _State()
     try:
-        for file in checkpoints.get(start, ()):
-            for name, value in checkpoint_actions(file):
-                state.apply(name, value)
-        if set(range(start + 1, newest + 1)) - set(commits):
-            raise SnapshotUnreadableError(f"its log lacks commits after version {start}")
-        for version, data in table_log.read_ahead(table, range(start + 1, newest + 1)):
-            file = table_log.commit_file(table, version)
-            for line in table_log.action_lines(file, data):
-                if not line.startswith(('{"commitInfo"', '{"txn"')):
-                    for name, value in table_log.parse_actions(line, file).items():
-                        state.apply(name, value)
+        state = _load_state(table, newest, commits, checkpoints, _data_file)
         metadata = state.metadata
         if metadata is None:
             raise SnapshotUnreadableError("its log has no metadata; its checkpoint may have another form")
@@ -128,6 +117,35 @@ def load_snapshot(table: Location) -> TableSnapshot:
         )
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise SnapshotUnreadableError(f"its log is damaged: {error!r}") from error
+
+
+def load_added(table: Location, version: int) -> list[dict[str, Any]]:
+    """The actions that have added the files of a version, as JSON objects."""
+    found: _State = _load_state(table, version, table_log.versions(table), find_checkpoints(table), dict)
+    return list(found.files.values())
+
+
+def _load_state(
+    table: Location,
+    version: int,
+    commits: Sequence[int],
+    checkpoints: Mapping[int, Sequence[Location]],
+    make: Callable[[Mapping[str, Any]], Any],
+) -> _State:
+    start = max((one for one in checkpoints if one <= version), default=-1)
+    state = _State(make)
+    for file in checkpoints.get(start, ()):
+        for name, value in checkpoint_actions(file):
+            state.apply(name, value)
+    if set(range(start + 1, version + 1)) - set(commits):
+        raise SnapshotUnreadableError(f"its log lacks commits after version {start}")
+    for number, data in table_log.read_ahead(table, range(start + 1, version + 1)):
+        file = table_log.commit_file(table, number)
+        for line in table_log.action_lines(file, data):
+            if not line.startswith(('{"commitInfo"', '{"txn"')):
+                for name, value in table_log.parse_actions(line, file).items():
+                    state.apply(name, value)
+    return state
 
 
 def find_checkpoints(table: Location, names: Sequence[str] | None = None) -> dict[int, tuple[Location, ...]]:

@@ -17,17 +17,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from headrace.model.maintenance import TablePolicy, is_mostly_deleted
+from headrace.model.maintenance import LOG_CLEANUP, TablePolicy, is_mostly_deleted
 from headrace.model.names import quoted_column
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
-from headrace.sinks.delta.table import delta_log, newest_snapshot
+from headrace.sinks.delta.data_files import DataFile, file_rows
+from headrace.sinks.delta.table import delta_log, newest_snapshot, read_scala
 from headrace.sinks.delta.transaction import iterate, scala_list
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import last_checkpoint
+from headrace.storage.table_snapshot import load_added
 
 _ATTEMPTS = 3
 _WAIT_S = 0.5
@@ -56,6 +57,11 @@ Delta itself writes one within a commit."""
 _SHARE = 20
 """After a checkpoint, the pause is so many times as long as its writing: a checkpoint lists all files, also
 those that were removed in the last week, and takes long for a large table."""
+_PLAIN_FEATURES = {
+    *("appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors"),
+    *("domainMetadata", "invariants", "timestampNtz"),
+}
+"""The table features with which `deltalake` writes checkpoints that Delta reads as its own."""
 _POOL = "headrace-maintenance"
 _LOG = logging.getLogger(__name__)
 
@@ -81,6 +87,13 @@ class Compaction:
         }
 
 
+class _Rewritten(NamedTuple):
+    added: int
+    removed: int
+    added_bytes: int
+    removed_bytes: int
+
+
 def compact_files(
     session: SparkSession,
     table: Location,
@@ -98,26 +111,23 @@ def compact_files(
 
     `policy`: the sizes of files; by default those of all tables. `z_order`: the columns that rows are ordered
     by; then all files are written again. `cube_bytes`: rows of a clustered table that lie in groups of so
-    many bytes are not clustered again. `limit_s`: after so many seconds, no more large files are rewritten
-    for their deleted rows; the next compaction continues."""
+    many bytes are not clustered again. `limit_s`: after so many seconds, no other commit begins; the next
+    compaction continues."""
     policy = policy or TablePolicy()
-    settings = _settings(policy, newest_snapshot(session, table).sizeInBytes(), cube_bytes)
-    where = f" WHERE {_predicate(session, table, partitions)}" if partitions else ""
-    order = f" ZORDER BY ({', '.join(map(quoted_column, z_order))})" if z_order else ""
-    statement = f"OPTIMIZE delta.`{table}`{where}{order}"
-    added: list[int] = []
-    removed: list[int] = []
+    snapshot = newest_snapshot(session, table)
+    settings = _settings(policy, snapshot.sizeInBytes(), cube_bytes)
+    # Spark's statement is for the orders of rows. It computes the state of the table several times.
+    ordering = z_order or "clustering" in snapshot.protocol().toString()
+    total: list[_Rewritten] = []
     conflicts: Counter[str] = Counter()
     began = time.monotonic()
     with session_settings(session, settings):
         while True:
             try:
-                # An order of all rows rewrites all files.
-                if not z_order:
-                    for new, old in _rewrite_masked(session, table, policy, partitions, began + limit_s):
-                        added += new
-                        removed += old
-                metrics = session.sql(statement).first()["metrics"]
+                if ordering:
+                    total.append(_optimize(session, table, partitions, z_order))
+                else:
+                    total += _rewrite_files(session, table, policy, partitions, began + limit_s)
             except Exception as error:
                 kind = conflict_kind(error)
                 if kind is None:
@@ -128,10 +138,10 @@ def compact_files(
                 time.sleep(_WAIT_S * conflicts.total())
                 continue
             return Compaction(
-                added=metrics["numFilesAdded"] + len(added),
-                removed=metrics["numFilesRemoved"] + len(removed),
-                added_bytes=metrics["filesAdded"]["totalSize"] + sum(added),
-                removed_bytes=metrics["filesRemoved"]["totalSize"] + sum(removed),
+                added=sum(one.added for one in total),
+                removed=sum(one.removed for one in total),
+                added_bytes=sum(one.added_bytes for one in total),
+                removed_bytes=sum(one.removed_bytes for one in total),
                 duration_s=time.monotonic() - began,
                 conflicts=dict(conflicts),
             )
@@ -190,33 +200,45 @@ def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iter
                 session.conf.set(name, old)
 
 
-def _rewrite_masked(
+def _optimize(
+    session: SparkSession,
+    table: Location,
+    partitions: Sequence[Mapping[str, str | None]],
+    z_order: Sequence[str],
+) -> _Rewritten:
+    """Order the rows of a table, or of some partitions, with Spark's statement."""
+    where = f" WHERE {_predicate(session, table, partitions)}" if partitions else ""
+    order = f" ZORDER BY ({', '.join(map(quoted_column, z_order))})" if z_order else ""
+    done = session.sql(f"OPTIMIZE delta.`{table}`{where}{order}").first()["metrics"]
+    sizes = done["filesAdded"]["totalSize"], done["filesRemoved"]["totalSize"]
+    return _Rewritten(done["numFilesAdded"], done["numFilesRemoved"], *sizes)
+
+
+def _rewrite_files(
     session: SparkSession,
     table: Location,
     policy: TablePolicy,
     partitions: Sequence[Mapping[str, str | None]],
     deadline: float,
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Rewrite the files that are not small and have mostly deleted rows; commit each batch of files. No
-    commit begins after the deadline but the first. Yields the sizes of the new files of each commit, and of
-    the files that they replace."""
+) -> Iterator[_Rewritten]:
+    """Rewrite the small files, and those with mostly deleted rows; commit each batch of files. No commit
+    begins after the deadline but the first."""
     batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
     snapshot = newest_snapshot(session, table)
-    features = snapshot.protocol().toString()
-    if "clustering" in features or "deletionVectors" not in features:
-        return
-    deleted = snapshot.numDeletedRecordsOpt()
-    if deleted.isDefined() and not deleted.get():
-        return
     size = snapshot.sizeInBytes()
+    # Of the log, at the version of the snapshot: Delta computes the state of the table with a job.
+    files = [DataFile(number, text) for number, text in enumerate(load_added(table, snapshot.version()), 1)]
     chosen = [
         one
-        for one in list_files(session, snapshot)
-        if one.size >= policy.small_bytes(size)
-        and is_mostly_deleted(file_rows(one), policy)
+        for one in files
+        if (one.size < policy.small_bytes(size) or is_mostly_deleted(file_rows(one), policy))
         and (not partitions or dict(one.partition) in partitions)
     ]
-    bins = list(_pack(chosen, policy.target_bytes(size)))
+    bins = [
+        group
+        for group in _pack(chosen, policy.target_bytes(size))
+        if len(group) > 1 or is_mostly_deleted(file_rows(group[0]), policy)
+    ]
     while bins:
         batch, total = [bins.pop()], 0
         while bins and (total := total + sum(one.size for one in batch[-1])) < batch_bytes:
@@ -245,7 +267,7 @@ def _pack(files: Iterable[DataFile], target: int) -> Iterator[list[DataFile]]:
 
 def _rewrite(
     session: SparkSession, snapshot: Any, bins: Iterable[Sequence[DataFile]], target: int
-) -> tuple[list[int], list[int]]:
+) -> _Rewritten:
     """Commit one batch of OPTIMIZE with these files, and no others."""
     jvm: Any = session._jvm
     commands, none, nil = jvm.org.apache.spark.sql.delta.commands, jvm.scala.Option.empty(), scala_list(jvm)
@@ -267,7 +289,8 @@ def _rewrite(
     arguments[0], arguments[1] = batch, target
     done = method.invoke(executor, arguments)
     added = [int(one.size()) for one in iterate(done._1())]
-    return added, [one.size for files in bins for one in files]
+    removed = [one.size for files in bins for one in files]
+    return _Rewritten(len(added), len(removed), sum(added), sum(removed))
 
 
 class Maintenance(Protocol):
@@ -300,6 +323,30 @@ class Maintenance(Protocol):
 
     def stop(self) -> None:
         """End the work at hand, and begin nothing else."""
+
+
+def write_checkpoint(spark: SparkSession, table: Location) -> None:
+    """Write Delta's checkpoint of the newest version of a table.
+
+    Delta's own takes seconds of all cores, beside batches that wait for them. `deltalake` needs a tenth, and
+    writes the tables whose features are tested."""
+    snapshot = newest_snapshot(spark, table)
+    if _is_plain(spark, snapshot):
+        open_delta(table).create_checkpoint()
+        return
+    jvm: Any = spark.sparkContext._jvm
+    delta_log(spark, table).checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
+
+
+def _is_plain(spark: SparkSession, snapshot: Any) -> bool:
+    """Whether `deltalake` writes the checkpoint of a table as Delta does."""
+    protocol = json.loads(snapshot.protocol().json())["protocol"]
+    features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
+    properties = read_scala(spark, snapshot.metadata().configuration())
+    # Delta also deletes old commits after a checkpoint, if it is asked to.
+    is_kept = properties.get(LOG_CLEANUP) == "false"
+    has_form = any(one.startswith("delta.checkpoint.") for one in properties)
+    return is_kept and not has_form and features <= _PLAIN_FEATURES
 
 
 class LogCheckpointer:
@@ -359,12 +406,9 @@ class LogCheckpointer:
         return commits >= every and (not rests or commits >= MOST)
 
     def _write(self, table: Location, version: int) -> None:
-        jvm: Any = self._spark.sparkContext._jvm
         began = time.monotonic()
         try:
-            log = delta_log(self._spark, table)
-            none = jvm.scala.Option.empty()
-            log.checkpointAndCleanUpDeltaLog(log.update(False, none, none), none)
+            write_checkpoint(self._spark, table)
         except Exception as error:
             _LOG.warning("no checkpoint of %s was written: %s", table, error)
         else:
