@@ -19,6 +19,7 @@ from headrace.model.declarations import Expectation, ExpectationCount, Flow, Ref
 from headrace.model.texts import counted
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch
+from headrace.run.limits import count_records
 from headrace.run.narrowing import RaisingRecord, union
 from headrace.runtime.lazy_pyspark import DataFrame, Row, SparkSession
 from headrace.sinks.delta.quarantine import QuarantineTable
@@ -153,6 +154,7 @@ class BatchSplit:
             settle=lambda: bad.extend(self._settle(split, stamp, raising, is_first=is_first)),
             release=None if kept is None else kept.unpersist,
             is_kept=kept is not None,
+            most=count_records(stamp.ranges),
         )
         # A query that was built again does not count the rows of its views.
         views = () if is_built_again else planned.checked_views

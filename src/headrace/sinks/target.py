@@ -79,6 +79,7 @@ class SplitRows:
     counts: Callable[[int], BatchCounts] = lambda accepted: BatchCounts(input=accepted, accepted=accepted)
     settle: Callable[[], object] = lambda: None
     release: Callable[[], object] | None = None
+    most: int | None = None  # the number of records that the rows come from, at most; ``None`` if unknown
     is_kept: bool = False  # whether the split has kept the rows, so that reading them again computes nothing
 
     def keep(self) -> DataFrame:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.sinks.delta.arrow_files import SmallBatches
 from headrace.sinks.delta.commit import commit_batch, commit_generation, commit_publicly, fence_replay
 from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.table import no_log
@@ -59,6 +60,7 @@ class FlowTable:
 @dataclass(frozen=True, kw_only=True)
 class AppendTarget(FlowTable):
     reads_target: bool = False  # whether the flow's query reads the table; then the public writer must commit
+    small: SmallBatches = field(default_factory=SmallBatches)
 
     @property
     def compacts_concurrently(self) -> bool:
@@ -84,7 +86,10 @@ class _Appender(BatchWriter):
 
     def write(self, rows: SplitRows) -> None:
         if is_fast(rows.accepted, self._transaction, reads_target=self._target.reads_target):
-            self._files = write_files(self._transaction, rows.accepted)
+            small, transaction = self._target.small, self._transaction
+            self._files = small.write(transaction, rows.accepted, self._target.path, rows.most) or small.note(
+                write_files(transaction, rows.accepted)
+            )
         else:
             # The public writer takes the metadata with its counts before it writes.
             self._kept = rows.keep()
