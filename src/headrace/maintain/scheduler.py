@@ -328,7 +328,9 @@ class MaintenanceScheduler:
         cube = 2 * policy.target_bytes(snapshot.size_bytes)
         try:
             with self._pool() as session:
-                done = compact_files(session, table, policy, partitions=partitions, cube_bytes=cube)
+                done = compact_files(
+                    session, table, policy, partitions=partitions, cube_bytes=cube, light=self.continuous
+                )
         except Exception as error:
             _LOG.warning("%s was not compacted: %s", table, error)
             self._compacted(target, error)

@@ -137,17 +137,26 @@ class SmallBatches:
         return written
 
     def _plain_schema(self, transaction: Any, session: SparkSession) -> Mapping[str, Any] | None:
-        texts = transaction.metadata().json(), transaction.protocol().json()
+        metadata, protocol = transaction.metadata(), transaction.protocol()
+        texts = metadata.json(), protocol.json()
         if texts != self._metadata:
-            metadata, protocol = json.loads(texts[0])["metaData"], json.loads(texts[1])["protocol"]
-            features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
-            schema = json.loads(metadata["schemaString"])
-            fits = is_plain(schema, metadata["configuration"], features) and not metadata["partitionColumns"]
-            fits = fits and session.conf.get("spark.sql.parquet.compression.codec", "snappy") == "snappy"
-            hadoop: Any = session.sparkContext._jsc.hadoopConfiguration()
-            fits = fits and hadoop.get("parquet.crypto.factory.class") is None
-            self._metadata, self._schema = texts, schema if fits else None
+            self._metadata, self._schema = texts, plain_schema(session, metadata, protocol)
         return self._schema
+
+
+def plain_schema(session: SparkSession, metadata: Any, protocol: Any) -> Mapping[str, Any] | None:
+    """The columns of a table, if its data files need no more than rows and statistics; else ``None``."""
+    table, allowed = json.loads(metadata.json())["metaData"], json.loads(protocol.json())["protocol"]
+    features = {*allowed.get("readerFeatures", ()), *allowed.get("writerFeatures", ())}
+    schema: Mapping[str, Any] = json.loads(table["schemaString"])
+    hadoop: Any = session.sparkContext._jsc.hadoopConfiguration()
+    fits = (
+        not table["partitionColumns"]
+        and is_plain(schema, table["configuration"], features)
+        and session.conf.get("spark.sql.parquet.compression.codec", "snappy") == "snappy"
+        and hadoop.get("parquet.crypto.factory.class") is None
+    )
+    return schema if fits else None
 
 
 def write_data_file(

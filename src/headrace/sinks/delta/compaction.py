@@ -24,6 +24,7 @@ from headrace.model.names import quoted_column
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.data_files import DataFile, file_rows
+from headrace.sinks.delta.light_compaction import FILE_BYTES, merge_files
 from headrace.sinks.delta.table import delta_log, newest_snapshot, read_scala
 from headrace.sinks.delta.transaction import iterate, scala_list
 from headrace.storage.location import Location, open_delta
@@ -103,6 +104,7 @@ def compact_files(
     z_order: Sequence[str] = (),
     cube_bytes: int | None = None,
     limit_s: float = math.inf,
+    light: bool = False,
 ) -> Compaction:
     """Write small files, and files with many deleted rows, again as larger files.
 
@@ -112,7 +114,7 @@ def compact_files(
     `policy`: the sizes of files; by default those of all tables. `z_order`: the columns that rows are ordered
     by; then all files are written again. `cube_bytes`: rows of a clustered table that lie in groups of so
     many bytes are not clustered again. `limit_s`: after so many seconds, no other commit begins; the next
-    compaction continues."""
+    compaction continues. `light`: merge only the smallest files, without a Spark job, if that is possible."""
     policy = policy or TablePolicy()
     snapshot = newest_snapshot(session, table)
     settings = _settings(policy, snapshot.sizeInBytes(), cube_bytes)
@@ -127,7 +129,7 @@ def compact_files(
                 if ordering:
                     total.append(_optimize(session, table, partitions, z_order))
                 else:
-                    total += _rewrite_files(session, table, policy, partitions, began + limit_s)
+                    total += _rewrite_files(session, table, policy, partitions, began + limit_s, light)
             except Exception as error:
                 kind = conflict_kind(error)
                 if kind is None:
@@ -220,6 +222,7 @@ def _rewrite_files(
     policy: TablePolicy,
     partitions: Sequence[Mapping[str, str | None]],
     deadline: float,
+    light: bool,
 ) -> Iterator[_Rewritten]:
     """Rewrite the small files, and those with mostly deleted rows; commit each batch of files. No commit
     begins after the deadline but the first."""
@@ -234,6 +237,12 @@ def _rewrite_files(
         if (one.size < policy.small_bytes(size) or is_mostly_deleted(file_rows(one), policy))
         and (not partitions or dict(one.partition) in partitions)
     ]
+    smallest = [one for one in chosen if one.size < FILE_BYTES]
+    if light and len(chosen) - len(smallest) < policy.small_files < len(smallest):
+        merged = merge_files(session, table, snapshot, smallest)
+        if merged is not None:
+            yield _Rewritten(1, len(smallest), merged[1], merged[0])
+            return
     bins = [
         group
         for group in _pack(chosen, policy.target_bytes(size))

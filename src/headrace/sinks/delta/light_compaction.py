@@ -1,0 +1,98 @@
+"""Merges the small files of a plain table without a Spark job, which takes seconds for some hundred files and
+slows the batches that share the cores with it."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sinks.delta.arrow_files import plain_schema, write_data_file
+from headrace.sinks.delta.data_files import DataFile
+from headrace.sinks.delta.table import delta_log
+from headrace.sinks.delta.transaction import confirm_version, scala_list
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_BYTES = 4 << 20
+"""The size of the files that are merged, at most: what was merged before is not read each time."""
+_MOST_BYTES = 64 << 20
+_LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+"""Marks of files whose dates have another calendar."""
+
+
+def merge_files(
+    session: SparkSession, table: Location, snapshot: Any, files: Sequence[DataFile]
+) -> tuple[int, int] | None:
+    """Merge files into one, in one commit that changes no rows. Returns the number of bytes before and after;
+    ``None`` if a Spark job must do it. `snapshot`: Delta's snapshot of the version that has the files."""
+    schema = plain_schema(session, snapshot.metadata(), snapshot.protocol())
+    before = sum(one.size for one in files)
+    if schema is None or before > _MOST_BYTES or any(one.deleted_rows or one.partition for one in files):
+        return None
+    rows = _read(table, [one.name for one in files], schema["fields"])
+    if rows is None or rows.num_rows != sum(one.rows or 0 for one in files):
+        return None
+    added = write_data_file(rows, table, schema, session.version, changes_data=False)
+    now = time.time_ns() // 1_000_000
+    actions = [{"remove": _removal(one, now)} for one in files] + [{"add": added}]
+    jvm: Any = session._jvm
+    none, nil = jvm.scala.Option.empty(), scala_list(jvm)
+    delta = jvm.org.apache.spark.sql.delta
+    transaction = delta_log(session, table).startTransaction(none, jvm.scala.Some(snapshot))
+    parse = delta.actions.Action.fromJson
+    version = int(
+        transaction.commit(
+            scala_list(jvm, [parse(json.dumps(one)) for one in actions]),
+            delta.DeltaOperations.Optimize(nil, nil, False, none, False),
+        )
+    )
+    confirm_version(session, table, snapshot.version(), version, "a compaction")
+    return before, int(added["size"])
+
+
+def _removal(file: DataFile, at_ms: int) -> dict[str, Any]:
+    """The action that removes a file."""
+    text = file.text
+    return {
+        "path": text["path"],
+        "deletionTimestamp": at_ms,
+        "dataChange": False,
+        "extendedFileMetadata": True,
+        "partitionValues": {},
+        "size": text["size"],
+        "stats": text["stats"],
+    }
+
+
+def _read(table: Location, names: Sequence[str], fields: Sequence[Mapping[str, Any]]) -> pa.Table | None:
+    """The rows of files; ``None`` if one of them has not the columns of the table, as they are written now."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    held = table.read_files(names)
+    instants = {one["name"] for one in fields if one["type"] == "timestamp"}
+    tables: list[pa.Table] = []
+    for name in names:
+        if name not in held:
+            return None
+        # Spark's own files have instants in the form INT96, which says no time zone: it is UTC.
+        file = pq.ParquetFile(io.BytesIO(held[name]), coerce_int96_timestamp_unit="us")
+        if any(mark in (file.metadata.metadata or {}) for mark in _LEGACY):
+            return None
+        found = file.read().replace_schema_metadata(None)
+        if found.column_names != [one["name"] for one in fields]:
+            return None
+        for index, column in enumerate(found.schema):
+            if column.name in instants:
+                utc = found.column(index).cast(pa.timestamp("us", "UTC"))
+                found = found.set_column(index, pa.field(column.name, utc.type), utc)
+        if tables and found.schema != tables[0].schema:
+            return None
+        tables.append(found)
+    return pa.concat_tables(tables)
