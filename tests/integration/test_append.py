@@ -18,6 +18,7 @@ from headrace.errors import CheckpointBehindTableError
 from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.append import AppendTarget
+from headrace.sinks.delta.arrow_files import SmallBatches
 from headrace.sinks.delta.commit import batch_metadata
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, read_checksum, read_state
 from headrace.sinks.target import BatchStamp, Committed, OpenedGeneration, SplitRows
@@ -50,6 +51,7 @@ class Table:
 
     spark: SparkSession
     path: Path
+    is_small: bool = False  # whether its batches are small, and may be written without a job of Delta
 
     @property
     def version(self) -> int:
@@ -81,11 +83,14 @@ class Table:
         reads_target: bool = False,
         before: Callable[[], None] = lambda: None,
     ) -> Committed | None:
-        target = AppendTarget(spark=self.spark, path=locate(self.path), reads_target=reads_target)
+        small = SmallBatches(_row_bytes=1.0 if self.is_small else None)
+        target = AppendTarget(
+            spark=self.spark, path=locate(self.path), reads_target=reads_target, small=small
+        )
         writer = target.begin(df.sparkSession, stamp(batch, checkpoint))
         if writer is None:
             return None
-        with writer, SplitRows(accepted=df) as rows:
+        with writer, SplitRows(accepted=df, most=10) as rows:
             writer.write(rows)
             before()
             return writer.commit()
@@ -110,8 +115,10 @@ def numbers() -> Iterator[int]:
     return itertools.count()
 
 
-@pytest.fixture
-def make(spark: SparkSession, tmp_path: Path, numbers: Iterator[int]) -> Callable[..., Table]:
+@pytest.fixture(params=[False, True], ids=["by Delta", "small"])
+def make(
+    spark: SparkSession, tmp_path: Path, numbers: Iterator[int], request: pytest.FixtureRequest
+) -> Callable[..., Table]:
     """Makes an empty table: ``make("id BIGINT", partitioned="PARTITIONED BY (id)")``."""
 
     def create(columns: str = PLAIN, layout: str = "", **properties: str) -> Table:
@@ -119,7 +126,7 @@ def make(spark: SparkSession, tmp_path: Path, numbers: Iterator[int]) -> Callabl
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
         tail = f"TBLPROPERTIES ({listed})" if listed else ""
         spark.sql(f"CREATE TABLE {name} ({columns}) USING delta {layout} LOCATION '{path}' {tail}")
-        return Table(spark, path)
+        return Table(spark, path, request.param)
 
     return create
 

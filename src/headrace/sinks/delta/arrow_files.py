@@ -264,7 +264,7 @@ def _range(kind: str, values: pa.ChunkedArray) -> tuple[str, str] | None:
             zone = "Z" if kind == "timestamp" else ""
             return _time_text(low, zone), _time_text(high, zone)
         case "float" | "double":
-            return json.dumps(low), json.dumps(high)
+            return found["min"].cast(pa.string()).as_py(), found["max"].cast(pa.string()).as_py()
         case _:
             return _number(low), _number(high)
 

@@ -71,7 +71,7 @@ def _removal(file: DataFile, at_ms: int) -> dict[str, Any]:
 
 
 def _read(table: Location, names: Sequence[str], fields: Sequence[Mapping[str, Any]]) -> pa.Table | None:
-    """The rows of files; ``None`` if one of them has not the columns of the table, as they are written now."""
+    """The rows of files; ``None`` if one of them has not the columns of the table as they are written now."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
