@@ -36,6 +36,10 @@ def test_the_log_of_a_run_equals_its_commits_and_answers_queries_of_lakeflow(
         "RUNNING",
         "COMPLETED",
     ]
+    steps = [one.details for one in events(orders, flow="orders") if one.type == "batch_steps"]
+    assert [one["batch"] for one in steps] == [0, 1]
+    assert all(one["steps_ms"]["write"] > 0 and one["steps_ms"]["commit"] > 0 for one in steps)
+    assert all(one["jvm_ms"]["compiler"] > 0 for one in steps)
     assert len(counts_in_log(orders, "orders")) == 2
     for table in ("orders", "names"):
         assert counts_in_log(orders, table) == counts_in_commits(orders, table)
