@@ -302,6 +302,18 @@ def test_a_log_checkpoint_gives_the_state_that_the_commits_give(lake: Lake, mask
     assert lake.rows() == rows
 
 
+def test_files_of_a_checkpoint_with_statistics_as_columns_are_compacted(lake: Lake) -> None:
+    forms = "'delta.checkpoint.writeStatsAsStruct' = 'true', 'delta.checkpoint.writeStatsAsJson' = 'false'"
+    lake.create("day DATE, name STRING", f"PARTITIONED BY (name) TBLPROPERTIES ({forms})")
+    for number in range(4):
+        rows = lake.spark.sql(f"SELECT date_add(date'2026-01-01', {number}) AS day, 'x' AS name")
+        lake.append(rows.coalesce(1), small=False)
+    write_checkpoint(lake.spark, lake.table)
+    before = lake.rows()
+    done = compact_files(lake.spark, lake.table, light=True)
+    assert (done.added, done.removed, lake.rows()) == (1, 4, before)
+
+
 def state(lake: Lake) -> dict[str, list[str]]:
     """The live files, the removed ones, the transactions, metadata and protocol, as Delta computes them."""
     snapshot = newest_snapshot(lake.spark, lake.table)

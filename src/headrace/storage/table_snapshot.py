@@ -18,6 +18,10 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parque
 _MANIFEST = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
 """A V2 checkpoint: its files are listed elsewhere, its transactions are in it."""
 _STATE = ("protocol", "metaData", "add", "domainMetadata")
+_ADD_FIELDS = (
+    *("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "tags"),
+    *("deletionVector", "baseRowId", "defaultRowCommitVersion", "clusteringProvider"),
+)
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _KNOWN_FEATURES = """
     appendOnly invariants checkConstraints changeDataFeed generatedColumns columnMapping identityColumns
@@ -121,8 +125,16 @@ def load_snapshot(table: Location) -> TableSnapshot:
 
 def load_added(table: Location, version: int) -> list[dict[str, Any]]:
     """The actions that have added the files of a version, as JSON objects."""
-    found: _State = _load_state(table, version, table_log.versions(table), find_checkpoints(table), dict)
+    found = _load_state(table, version, table_log.versions(table), find_checkpoints(table), _added)
     return list(found.files.values())
+
+
+def _added(action: Mapping[str, Any]) -> dict[str, Any]:
+    """An action that adds a file as the log has it: a checkpoint also has its values in other forms."""
+    kept = {name: action[name] for name in _ADD_FIELDS if action.get(name) is not None}
+    if "stats" not in kept and (rows := _data_file(action).rows) is not None:
+        kept["stats"] = json.dumps({"numRecords": rows})
+    return kept
 
 
 def _load_state(
