@@ -225,6 +225,54 @@ def test_a_large_batch_is_left_to_delta(lake: Lake) -> None:
     assert lake.small.write(transaction, rows, lake.table, None) is None
 
 
+NAN_FILTERS = (
+    "x > 5",
+    "y > 5",
+    "s.z > 5",
+    "x = double('NaN')",
+    "NOT x <= 5",
+    "x <> 1",
+    "x IN (double('NaN'))",
+)
+
+
+def nan_rows(lake: Lake) -> DataFrame:
+    inner = "named_struct('z', double('{0}'))"
+    rows = (f"SELECT double('{x}') AS x, float('{x}') AS y, {inner.format(x)} AS s" for x in ("1", "NaN"))
+    return lake.spark.sql(" UNION ALL ".join(rows)).coalesce(1)
+
+
+def test_filters_find_nan_in_small_and_in_merged_files(lake: Lake) -> None:
+    lake.create("x DOUBLE, y FLOAT, s STRUCT<z: DOUBLE>")
+    for _ in range(2):
+        lake.append(nan_rows(lake), small=True)
+    other = Lake(lake.spark, lake.path.with_name("other")).create("x DOUBLE, y FLOAT, s STRUCT<z: DOUBLE>")
+    for _ in range(2):
+        other.append(nan_rows(lake), small=False)
+    for merged in (False, True):
+        if merged:
+            assert lake.merge() is not None and other.merge() is not None
+        for one in (lake, other):
+            found = one.spark.read.format("delta").load(str(one.path))
+            assert {text: found.where(text).count() for text in NAN_FILTERS} == dict.fromkeys(NAN_FILTERS, 2)
+
+
+@pytest.mark.parametrize(
+    "change", ["ALTER COLUMN s.a AFTER b", "ADD COLUMNS (s.z INT)", "ADD COLUMNS (s.z INT AFTER a)"]
+)
+def test_files_with_other_fields_in_a_struct_are_left_to_spark(lake: Lake, change: str) -> None:
+    lake.create("k INT, s STRUCT<a: INT, b: INT>")
+    for number in range(4):
+        rows = lake.spark.sql(f"SELECT {number} AS k, named_struct('a', {number}, 'b', {100 + number}) AS s")
+        lake.append(rows.coalesce(1), small=number % 2 == 0)
+    lake.spark.sql(f"ALTER TABLE delta.`{lake.path}` {change}")
+    assert lake.merge() is None
+    assert compact_files(lake.spark, lake.table, light=True).removed == 4
+    found = lake.spark.read.format("delta").load(str(lake.path))
+    counts = [found.where(text).count() for text in ("s.a = 2", "s.b = 102", "s.a < 50", "s.b > 50")]
+    assert counts == [1, 1, 4, 4]
+
+
 def test_files_of_both_writers_are_merged_in_a_commit_that_changes_no_rows(lake: Lake) -> None:
     lake.create(COLUMNS)
     rng = random.Random(7)

@@ -185,7 +185,9 @@ def test_a_continuous_run_compacts_beside_its_flow(site: Site) -> None:
     assert site.verify().proven
 
 
-def test_compaction_is_repeated_after_a_conflict_and_misses_no_partition(site: Site, spark: Any) -> None:
+def test_compaction_is_repeated_after_a_conflict_and_misses_no_partition(
+    site: Site, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from headrace.model.maintenance import TablePolicy
     from headrace.sinks.delta import compaction
 
@@ -203,16 +205,15 @@ def test_compaction_is_repeated_after_a_conflict_and_misses_no_partition(site: S
     assert done.added == 2 and len(DeltaTable(str(path)).file_uris()) == before - done.removed + 2
     tried = []
 
-    def first(statement: str) -> Any:
-        tried.append(statement)
+    rewrite = compaction._rewrite
+
+    def first(*given: Any) -> Any:
+        tried.append(given)
         if len(tried) == 1:
             raise RuntimeError("[DELTA_CONCURRENT_DELETE_READ.X] ConcurrentDeleteReadException: gone")
-        return type(spark).sql(spark, statement)
+        return rewrite(*given)
 
-    spark.sql = first
-    try:
-        done = compaction.compact_files(spark, path)
-    finally:
-        del spark.sql
+    monkeypatch.setattr(compaction, "_rewrite", first)
+    done = compaction.compact_files(spark, path)
     assert done.conflicts == {"ConcurrentDeleteRead": 1} and done.added > 0
     assert len(DeltaTable(str(path)).file_uris()) == 6

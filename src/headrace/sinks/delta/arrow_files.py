@@ -116,13 +116,7 @@ class SmallBatches:
             return None
         if (schema := self._plain_schema(transaction, rows.sparkSession)) is None:
             return None
-        try:
-            held = rows.toArrow()
-        except Exception as error:
-            # A record can give many rows.
-            if "maxResultSize" not in str(error):
-                raise
-            return None
+        held = rows.toArrow()
         jvm: Any = rows.sparkSession._jvm
         if not held.num_rows:
             return WrittenFiles(actions=scala_list(jvm))
@@ -176,8 +170,11 @@ def write_data_file(
         "org.apache.spark.version": spark_version,
         "org.apache.spark.sql.parquet.row.metadata": json.dumps(schema),
     }
-    data = io.BytesIO()
-    pq.write_table(rows.replace_schema_metadata(marks), data, compression="snappy", store_schema=False)
+    data, statistics = io.BytesIO(), build_statistics(rows, schema)
+    # Statistics within the file leave NaN out, the largest value for Spark, which would then skip its rows.
+    # Those of Delta are enough for a small file.
+    options: dict[str, Any] = {"compression": "snappy", "store_schema": False, "write_statistics": False}
+    pq.write_table(rows.replace_schema_metadata(marks), data, **options)
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     (table / name).write(iter([data.getvalue()]))
     return {
@@ -186,7 +183,7 @@ def write_data_file(
         "size": data.tell(),
         "modificationTime": time.time_ns() // 1_000_000,
         "dataChange": changes_data,
-        "stats": build_statistics(rows, schema),
+        "stats": statistics,
     }
 
 
@@ -228,8 +225,9 @@ def _columns(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for index, one in enumerate(fields):
-        values = rows.column(index) if isinstance(rows, pa.Table) else pc.struct_field(rows, [index])
+    for one in fields:
+        name = one["name"]
+        values = rows.column(name) if isinstance(rows, pa.Table) else pc.struct_field(rows, [name])
         inner = (*path, one["name"])
         if isinstance(one["type"], dict) and one["type"]["type"] == "struct":
             yield from _columns(one["type"]["fields"], values, inner)

@@ -23,13 +23,13 @@ from headrace.model.maintenance import LOG_CLEANUP, TablePolicy, is_mostly_delet
 from headrace.model.names import quoted_column
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.data_files import DataFile, file_rows
+from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
 from headrace.sinks.delta.light_compaction import FILE_BYTES, merge_files
 from headrace.sinks.delta.table import delta_log, newest_snapshot, read_scala
 from headrace.sinks.delta.transaction import iterate, scala_list
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import last_checkpoint
-from headrace.storage.table_snapshot import load_added
+from headrace.storage.table_snapshot import SnapshotUnreadableError, load_added
 
 _ATTEMPTS = 3
 _WAIT_S = 0.5
@@ -229,8 +229,13 @@ def _rewrite_files(
     batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
     snapshot = newest_snapshot(session, table)
     size = snapshot.sizeInBytes()
-    # Of the log, at the version of the snapshot: Delta computes the state of the table with a job.
-    files = [DataFile(number, text) for number, text in enumerate(load_added(table, snapshot.version()), 1)]
+    try:
+        # Of the log, at the version of the snapshot: Delta computes the state of the table with a job.
+        files = [
+            DataFile(number, text) for number, text in enumerate(load_added(table, snapshot.version()), 1)
+        ]
+    except SnapshotUnreadableError:
+        files = list_files(session, snapshot)
     chosen = [
         one
         for one in files

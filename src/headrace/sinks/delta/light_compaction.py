@@ -33,7 +33,9 @@ def merge_files(
     ``None`` if a Spark job must do it. `snapshot`: Delta's snapshot of the version that has the files."""
     schema = plain_schema(session, snapshot.metadata(), snapshot.protocol())
     before = sum(one.size for one in files)
-    if schema is None or before > _MOST_BYTES or any(one.deleted_rows or one.partition for one in files):
+    if schema is None or before > _MOST_BYTES:
+        return None
+    if any(one.deleted_rows or one.partition or one.rows is None for one in files):
         return None
     rows = _read(table, [one.name for one in files], schema["fields"])
     if rows is None or rows.num_rows != sum(one.rows or 0 for one in files):
@@ -83,7 +85,7 @@ def _read(table: Location, names: Sequence[str], fields: Sequence[Mapping[str, A
             return None
         # Spark's own files have instants in the form INT96, which says no time zone: it is UTC.
         file = pq.ParquetFile(io.BytesIO(held[name]), coerce_int96_timestamp_unit="us")
-        if any(mark in (file.metadata.metadata or {}) for mark in _LEGACY):
+        if _has_old_calendar(file.metadata.metadata or {}):
             return None
         found = file.read().replace_schema_metadata(None)
         if found.column_names != [one["name"] for one in fields]:
@@ -92,7 +94,34 @@ def _read(table: Location, names: Sequence[str], fields: Sequence[Mapping[str, A
             if column.name in instants:
                 utc = found.column(index).cast(pa.timestamp("us", "UTC"))
                 found = found.set_column(index, pa.field(column.name, utc.type), utc)
+        if not all(_fits(one.type, field["type"]) for one, field in zip(found.schema, fields, strict=True)):
+            return None
         if tables and found.schema != tables[0].schema:
             return None
         tables.append(found)
     return pa.concat_tables(tables)
+
+
+def _has_old_calendar(marks: Mapping[bytes, bytes]) -> bool:
+    """Whether a file can have dates of the calendar before 1582: Spark wrote them so until version 3.1."""
+    version = marks.get(b"org.apache.spark.version", b"").split(b".")[:2]
+    is_old = len(version) == 2 and tuple(map(int, version)) < (3, 1)
+    return is_old or any(mark in marks for mark in _LEGACY)
+
+
+def _fits(found: pa.DataType, kind: Any) -> bool:
+    """Whether the values of a column, also nested ones, have the form in which they are written now."""
+    import pyarrow as pa
+
+    if isinstance(kind, str):
+        return kind != "timestamp" or found == pa.timestamp("us", "UTC")
+    match kind["type"]:
+        case "struct":
+            held = [found.field(index) for index in range(found.num_fields)]
+            return [one.name for one in held] == [one["name"] for one in kind["fields"]] and all(
+                _fits(one.type, field["type"]) for one, field in zip(held, kind["fields"], strict=True)
+            )
+        case "array":
+            return _fits(found.value_type, kind["elementType"])
+        case _:
+            return _fits(found.key_type, kind["keyType"]) and _fits(found.item_type, kind["valueType"])
