@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from logged_orders import counts_in_commits, counts_in_log, events, make_orders, produce
@@ -36,6 +37,9 @@ def test_the_log_of_a_run_equals_its_commits_and_answers_queries_of_lakeflow(
         "RUNNING",
         "COMPLETED",
     ]
+    # The second batch is small, as the first one has shown.
+    writers = [pq.read_metadata(one).created_by for one in orders.table("orders").glob("*.parquet")]
+    assert sorted(one.partition(" ")[0] for one in writers) == ["parquet-cpp-arrow", "parquet-mr"]
     steps = [one.details for one in events(orders, flow="orders") if one.type == "batch_steps"]
     assert [one["batch"] for one in steps] == [0, 1]
     assert all(one["steps_ms"]["write"] > 0 and one["steps_ms"]["commit"] > 0 for one in steps)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.errors import StorageUnreadableError
 from headrace.sinks.delta.arrow_files import SmallBatches, plain_schema
 from headrace.sinks.delta.compaction import compact_files, write_checkpoint
 from headrace.sinks.delta.data_files import DataFile
@@ -214,6 +215,15 @@ def test_what_needs_more_is_left_to_delta(lake: Lake, columns: str, tail: str) -
     assert plain_schema(lake.spark, snapshot.metadata(), snapshot.protocol()) is None
     rows = lake.spark.read.format("delta").load(str(lake.path))
     assert lake.write_small(rows) is None
+
+
+def test_the_folder_of_a_disk_that_is_away_is_not_made(lake: Lake) -> None:
+    lake.create("id BIGINT")
+    transaction = start_transaction(lake.spark, lake.table, "x")
+    lake.path.rename(lake.path.with_name("away"))
+    with pytest.raises(StorageUnreadableError):
+        lake.small.write(transaction, lake.spark.range(3), lake.table, 10)
+    assert not lake.path.exists()
 
 
 def test_a_large_batch_is_left_to_delta(lake: Lake) -> None:

@@ -1,4 +1,4 @@
-"""The rows of the tables of a query: at this refresh, at the last one, and those that have changed since."""
+"""Reads the tables of a query: at this refresh, at the last refresh, or only the changed rows."""
 
 from __future__ import annotations
 

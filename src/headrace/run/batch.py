@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,7 +17,7 @@ from headrace.run.failures import Reading, violated_condition
 from headrace.run.headers import HeaderCheck
 from headrace.run.limits import limit_tasks
 from headrace.run.narrowing import RecordSearch
-from headrace.run.reporting import BatchReporter, logged_only
+from headrace.run.reporting import BatchReporter
 from headrace.run.split import BatchSplit, shown_row
 from headrace.run.steps import BatchSteps, StepClock
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
@@ -133,7 +133,6 @@ class BatchFunction:
     committed: Callable[[], object]
     state: QueryState
     steps: BatchSteps
-    jvm: Callable[[], Mapping[str, int]]  # what the JVM did beside the batches since the last call, in ms
     accepted: Callable[[], object] = lambda: None
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     snapshots: ReadRecords | None = None  # gives the rows of a batch whose row is a marker
@@ -178,8 +177,7 @@ class BatchFunction:
                 rows.write.format("noop").mode("overwrite").save()
         self.reporter.ended(stamp, committed, time.monotonic() - started_s)
         self.committed()
-        with logged_only(f"flow {flow}: the steps of batch {number}"):
-            self.steps.ended(number, clock.seconds, self.jvm())
+        self.steps.ended(number, clock.seconds)
         reach("after-batch", flow, number)
 
     def _write(self, rows: DataFrame, stamp: BatchStamp, clock: StepClock) -> Committed | None:

@@ -48,6 +48,8 @@ _UNREADABLE = re.compile(
     r"^[^\n]*_delta_log (?:does not exist|\(No such file or directory\))"
     r"|(?:DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE)[^\n]*"
     r"|java\.(?:io|nio)\.[^\n]*(?:Permission denied|Input/output error|Stale file handle|not connected\))"
+    # Hadoop sets the permissions of a file that it has just created, and whose folder is gone.
+    r"|ExitCodeException exitCode=\d+: chmod: cannot access [^\n]*"
     r"|(?:java\.nio\.file\.AccessDenied|org\.apache\.hadoop\.[\w.]*AccessControl)Exception: [^\n]*"
     # Hadoop's client of S3 has repeated its request before it gives up. Its `RemoteFileChangedException` of a
     # write says that another writer was first; of a read, that the file was replaced since it was listed.

@@ -6,10 +6,10 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError
@@ -123,13 +123,8 @@ _COMMIT_LOG_S = 2.0
 """How long a stop waits for Spark to write ``commits/N`` after a batch."""
 
 
-class Watcher(Protocol):
-    """Takes what Spark reports about the batches of a query."""
-
-    def look(self, query: StreamingQuery) -> None: ...
-
-
-Watchers = Sequence[Watcher]
+Look = Callable[["StreamingQuery"], None]
+"""Takes what Spark reports about the batches of a query."""
 
 MakeBatches = Callable[[OpenedFlow, SparkSession, Lease, StopSignal, BatchLimits, QueryState], BatchFunction]
 """Makes the function that Spark calls for each batch of one query."""
@@ -203,11 +198,17 @@ class FlowRunner:
             with self._explained():
                 function = self.make_batches(opened, session, lease, stop, limits, state)
                 self.gate.wait(stop)
+            steps = function.steps
+
+            def look(query: StreamingQuery) -> None:
+                late.look(query)
+                steps.look(query)
+
             try:
                 with self._explained():
                     query = self._start(opened, function, session, limits.first)
                     limits.attach(query)
-                return self._wait(query, opened, (late, function.steps), state, stop)
+                return self._wait(query, opened, look, state, stop)
             except PlanAgain:
                 return "plan again"
             finally:
@@ -271,15 +272,10 @@ class FlowRunner:
         return query
 
     def _wait(
-        self,
-        query: StreamingQuery,
-        opened: OpenedFlow,
-        watchers: Watchers,
-        state: QueryState,
-        stop: StopSignal,
+        self, query: StreamingQuery, opened: OpenedFlow, look: Look, state: QueryState, stop: StopSignal
     ) -> Outcome:
         try:
-            return self._watch(query, opened, watchers, state, stop)
+            return self._watch(query, opened, look, state, stop)
         except Exception as error:
             if isinstance(state.failure, StopRequested):
                 return "stopped"
@@ -297,23 +293,13 @@ class FlowRunner:
                 self._fold(opened)
 
     def _watch(
-        self,
-        query: StreamingQuery,
-        opened: OpenedFlow,
-        watchers: Watchers,
-        state: QueryState,
-        stop: StopSignal,
+        self, query: StreamingQuery, opened: OpenedFlow, look: Look, state: QueryState, stop: StopSignal
     ) -> Outcome:
         """Look after a query until it ends, is stopped, or needs a new plan."""
         fold_at = time.monotonic() + _FOLD_S
-
-        def look() -> None:
-            for one in watchers:
-                one.look(query)
-
         poller = SnapshotPoller(self.snapshots, state, lambda: query.lastProgress is not None)
         while not query.awaitTermination(_POLL_S):
-            look()
+            look(query)
             if not self.triggered:
                 outdated = self._looks.ask("the source of snapshots", poller.is_outdated)
                 if outdated:
@@ -325,9 +311,9 @@ class FlowRunner:
                 fold_at = time.monotonic() + _FOLD_S
             if stop.requested:
                 _stop(query, state, opened, stop)
-                look()
+                look(query)
                 return "stopped"
-        look()
+        look(query)
         if stop.requested:
             return "stopped"
         self.checks.run_due(self.opener.spark, stop, now=True)

@@ -243,7 +243,9 @@ def _with_changes(
     if last.get("definition") != stamp.definition:
         raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has changed")
     if not last.get("exact"):
-        raise NotIncrementalError("FIRST_REFRESH", "the last refresh did not record exactly what it has read")
+        raise NotIncrementalError(
+            "FIRST_REFRESH", "the last refresh did not record the versions that it read"
+        )
     if last.get("query") != stamp.query:
         raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has other values than before")
     if last.get("settings") != stamp.settings:

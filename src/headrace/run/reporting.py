@@ -213,17 +213,6 @@ class FlowReports:
         """Report that a flow's query runs."""
         self.report(events.FlowStarted, planned, checkpoint=checkpoint)
 
-    def timed(
-        self,
-        planned: PlannedFlow,
-        at: datetime,
-        batch: int,
-        steps_ms: Mapping[str, int],
-        jvm_ms: Mapping[str, int],
-    ) -> None:
-        """Report how long the steps of a batch took that has ended at this time."""
-        self.report(events.BatchTimed, planned, at=at, batch=batch, steps_ms=steps_ms, jvm_ms=jvm_ms)
-
     def late(self, planned: PlannedFlow, batch: int, rows: int) -> None:
         """Report rows that the query dropped because they were older than its watermark."""
         self.report(events.LateRowsDropped, planned, batch=batch, rows=rows)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from headrace.model.declarations import snapshots_of
+from headrace.model.events import BatchTimed
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.table_events import ForeignCommitSeen
 from headrace.plan.sources import marker_of
@@ -114,14 +115,17 @@ class BatchSetup:
             reporter=self._reporter(opened, limits),
             committed=self.checks.committed,
             state=state,
-            steps=BatchSteps(partial(FlowReports(self.context.update, self.context.emit).timed, planned)),
-            jvm=JvmWork(session).take,
+            steps=self._steps(session),
             accepted=opened.record_query,
             turn=nullcontext
             if keeps_state(planned.sink)
             else partial(self.context.maintenance.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
         )
+
+    def _steps(self, session: SparkSession) -> BatchSteps:
+        reports = FlowReports(self.context.update, self.context.emit)
+        return BatchSteps(JvmWork(session).take, partial(reports.report, BatchTimed, self.surveyor.planned))
 
     def _reporter(self, opened: OpenedFlow, limits: BatchLimits) -> BatchReporter:
         return BatchReporter(

@@ -23,8 +23,8 @@ _FIRST_VIEWS_S = 5.0
 
 
 class Schedule:
-    """Starts the flows of an update, and refreshes its views after those that they read, each in its own
-    thread."""
+    """Starts the flows of an update, and refreshes its views. A view is refreshed after the views that it
+    reads. Each flow and each view has its own thread."""
 
     def __init__(self, flows: UpdateFlows, views: Sequence[ViewRunner], context: UpdateContext) -> None:
         self._flows = flows

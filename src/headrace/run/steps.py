@@ -25,7 +25,7 @@ _SPARK_STEPS = {
 """The steps of Spark's progress reports that are not within the batch function; see `BatchTimed`."""
 _DURATION = re.compile(r"(\w+)=(\d+)")
 _CONCURRENT = re.compile("Concurrent|Cycles")
-"""Collectors, by name, whose time is no pause."""
+"""The names of collectors that work while the program runs: their time is no pause."""
 
 
 class StepClock:
@@ -80,16 +80,20 @@ class _Ended:
 
 @dataclass
 class BatchSteps:
-    """Joins the steps of the batch function with those that Spark reports when the batch has ended.
+    """Reports the steps of each batch.
 
-    The batch function calls `ended`, the flow's thread calls `look`. `report`: takes the time of the end of a
-    batch, its number, its steps and the work of the JVM."""
+    The batch function measures its own steps, and calls `ended`. Spark reports the other steps a little
+    later; the flow's thread calls `look` for them. `work`: returns what the JVM did since the last call.
+    `report`: takes ``at`` (the end of the batch), ``batch``, ``steps_ms`` and ``jvm_ms``."""
 
-    report: Callable[[datetime, int, Mapping[str, int], Mapping[str, int]], None]
+    work: Callable[[], Mapping[str, int]]
+    report: Callable[..., None]
     _ended: dict[int, _Ended] = field(default_factory=dict)
 
-    def ended(self, batch: int, seconds: Mapping[str, float], jvm_ms: Mapping[str, int]) -> None:
-        self._ended[batch] = _Ended(seconds, jvm_ms)
+    def ended(self, batch: int, seconds: Mapping[str, float]) -> None:
+        """Take the steps of the batch function."""
+        with logged_only(f"the steps of batch {batch}"):
+            self._ended[batch] = _Ended(seconds, self.work())
 
     def look(self, query: StreamingQuery) -> None:
         """Report the batches that Spark has reported since the last call."""
@@ -109,7 +113,8 @@ class BatchSteps:
             if "addBatch" in times and (ended := self._ended.pop(batch, None)) is not None:
                 began = datetime.fromisoformat(progress.timestamp())
                 at = began + timedelta(milliseconds=times["triggerExecution"])
-                self.report(at, batch, _joined(ended.seconds, times), ended.jvm_ms)
+                steps = _joined(ended.seconds, times)
+                self.report(at=at, batch=batch, steps_ms=steps, jvm_ms=ended.jvm_ms)
 
 
 def _joined(own_s: Mapping[str, float], spark_ms: Mapping[str, int]) -> dict[str, int]:

@@ -175,7 +175,7 @@ class TargetReader(TargetCommits, Protocol):
 
 
 class BatchWriter(ABC):
-    """Writes one batch, first where no reader sees it. As a context manager it releases what it holds."""
+    """Writes one batch. Readers see its rows after `commit`. As a context manager, it frees its resources."""
 
     @abstractmethod
     def write(self, rows: SplitRows) -> None:

@@ -1,5 +1,4 @@
-"""A kind of source: what is known from a checkpoint or a commit alone, and what checks its sources in a
-run."""
+"""A kind of source: reads the positions in checkpoints and commits, and checks the sources of a run."""
 
 from __future__ import annotations
 

@@ -108,6 +108,10 @@ class LocalFiles:
         with _staged(Path(path), parts) as staged:
             staged.replace(path)
 
+    def add(self, path: str, data: bytes) -> None:
+        with Path(path).open("xb") as file:
+            file.write(data)
+
     def swap(self, path: str, expected: bytes, data: bytes) -> bool:
         """Replace a file if its content is still the expected one.
 

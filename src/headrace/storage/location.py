@@ -92,6 +92,9 @@ class Files(Protocol):
         """Write a file whole from parts of `PART_BYTES`, of which the last can be smaller, with the memory of
         a few parts. Return the tag that the storage gives the new file."""
 
+    def add(self, path: str, data: bytes) -> None:
+        """Write a new file that nothing refers to yet. No missing folder is made: its disk may be away."""
+
     def swap(self, path: str, expected: bytes, data: bytes) -> bool:
         """Replace a file if its content is still the expected one; return whether this call has done it."""
 
@@ -292,6 +295,15 @@ class Location:
     def write(self, parts: Iterator[bytes]) -> str | None:
         with self.writing():
             return self.files.write(self.path, parts)
+
+    def add(self, data: bytes) -> None:
+        """Write a new file that nothing refers to yet. Raises `FileNotFoundError` if it has no folder."""
+        try:
+            self.files.add(self.path, data)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self.unwritable(error) from error
 
     def swap(self, expected: bytes, text: str) -> bool:
         with self.writing():

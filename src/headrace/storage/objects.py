@@ -176,6 +176,9 @@ class ObjectFiles:
         with _as_os_errors(path):
             self._client.put(*self._find(path), data)
 
+    def add(self, path: str, data: bytes) -> None:
+        self.replace(path, data)
+
     def write(self, path: str, parts: Iterator[bytes]) -> str | None:
         store, key = self._find(path)
         first, second = next(parts, b""), next(parts, None)

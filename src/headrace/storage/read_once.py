@@ -77,5 +77,5 @@ class ReadOnceFiles:
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("a command that only reads has written a file")
 
-    create = replace = write = swap = delete = delete_all = delete_folder = _refuse
+    create = replace = add = write = swap = delete = delete_all = delete_folder = _refuse
     make_folder = copy = find_unsafe = free_bytes = _refuse

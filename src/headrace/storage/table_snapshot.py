@@ -123,10 +123,17 @@ def load_snapshot(table: Location) -> TableSnapshot:
         raise SnapshotUnreadableError(f"its log is damaged: {error!r}") from error
 
 
-def load_added(table: Location, version: int) -> list[dict[str, Any]]:
-    """The actions that have added the files of a version, as JSON objects."""
-    found = _load_state(table, version, table_log.versions(table), find_checkpoints(table), _added)
-    return list(found.files.values())
+def load_added(
+    table: Location, version: int, wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True
+) -> list[dict[str, Any]]:
+    """The actions that have added the files of a version, as JSON objects. `wanted`: chooses the files that
+    are kept in memory."""
+
+    def make(action: Mapping[str, Any]) -> dict[str, Any] | None:
+        return _added(action) if wanted(action) else None
+
+    found = _load_state(table, version, table_log.versions(table), find_checkpoints(table), make)
+    return [one for one in found.files.values() if one is not None]
 
 
 def _added(action: Mapping[str, Any]) -> dict[str, Any]:

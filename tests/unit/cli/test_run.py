@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -144,6 +146,21 @@ def test_exit_codes_of_an_update() -> None:
     # A failure is a failure, also when a signal came.
     assert show_outcome(output, result("failed", refused), [2]).exit_code == 1
     assert "headrace reset orders" in output.stderr.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("mode", ["triggered", "continuous"])
+def test_the_collector_of_a_continuous_run_leaves_out_what_is_loaded_at_its_begin(
+    settings: ProjectSettings, monkeypatch: pytest.MonkeyPatch, mode: Literal["triggered", "continuous"]
+) -> None:
+    monkeypatch.setattr("headrace.runtime.fetch.ensure_jars", lambda *_: ())
+    output = JsonOutput(stdout=io.StringIO(), stderr=io.StringIO())
+    gc.unfreeze()
+    try:
+        with Watch(output, settings, "Starting") as watch:
+            watch(UpdateStarted(update="u", pipeline="shop", mode=mode, flows=(), views=()))
+        assert (gc.get_freeze_count() > 0) == (mode == "continuous")
+    finally:
+        gc.unfreeze()
 
 
 def test_json_lines_are_events_and_then_the_result(

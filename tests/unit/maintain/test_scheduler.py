@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from stores import At, on_disk
 
 from headrace.declare.spec import load_project
-from headrace.maintain import condition
+from headrace.maintain import condition, scheduler as scheduler_module
 from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.model.event_forms import Event
@@ -245,3 +245,29 @@ def test_a_vacuum_that_is_refused_because_a_reader_lags_is_a_line(at: At, tmp_pa
     table.age(20)
     (line,) = lines(finish(settings))
     assert "kept for flow large  took" in line
+
+
+def test_a_table_rests_after_a_compaction_until_it_has_many_small_files(
+    at: At, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "_REST", 1e9)
+    overrides = {"storage": str(at(tmp_path)), "maintenance.small_files": "3", "maintenance.vacuum": "false"}
+    settings = load_project(text="name: shop\n", overrides=overrides)
+    path = settings.storage.table(ORDERS)
+    tried: list[int] = []
+
+    def session() -> Any:
+        tried.append(versions(path)[-1])
+        raise RuntimeError("Spark has ended")
+
+    run = scheduler(settings, [], continuous=True, session=session)
+    try:
+        for number in range(30):
+            write_deltalake(on_disk(path), pa.table({"id": [number]}), mode="append")
+            run.offer(path, number, concurrently=True)
+            # It looks at each second commit: half of `small_files`.
+            until(lambda: run._tables[path].looked >= versions(path)[-1] - 1, "the table is looked at")
+    finally:
+        run.stop()
+    first, *later = tried
+    assert first <= 5 and min(later) >= 24

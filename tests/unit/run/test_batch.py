@@ -149,8 +149,7 @@ def run(
         committed=lambda: None,
         accepted=accepted,
         state=state,
-        steps=BatchSteps(lambda *_: None),
-        jvm=dict,
+        steps=BatchSteps(dict, dict),
     )
     try:
         for number in numbers:

@@ -125,6 +125,8 @@ def test_a_module_that_a_worker_lacks_is_named_with_what_to_do(
         "[DELTA_PATH_DOES_NOT_EXIST] file:/lake/orders doesn't exist, or is not a Delta table",
         "java.io.FileNotFoundException: /lake/orders/_delta_log/0001.json (Permission denied)",
         "Caused by: java.io.IOException: Input/output error\n\tat java.base",
+        "An error occurred while calling o1.commit. : ExitCodeException exitCode=1: chmod: cannot access "
+        "'/lake/orders/_delta_log/.0005.json.tmp': No such file or directory",
         "java.nio.file.FileSystemException: /lake/orders: Stale file handle",
         "org.apache.hadoop.security.AccessControlException: Permission denied: user=me, access=READ",
         "java.nio.file.AccessDeniedException: s3://lake/v1/offsets/7: Status Code: 403, ExpiredToken",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from headrace.run.steps import BatchSteps
 
@@ -32,10 +32,10 @@ WHOLE = (
 
 
 def test_the_steps_of_a_batch_are_reported_once_spark_has_reported_it() -> None:
-    reported: list[tuple[str, int, Mapping[str, int], Mapping[str, int]]] = []
-    steps = BatchSteps(lambda at, *found: reported.append((at.isoformat(), *found)))
+    reported: list[dict[str, Any]] = []
+    steps = BatchSteps(lambda: {"gc": 3}, lambda **found: reported.append(found))
     steps.look(query())
-    steps.ended(7, {"turn": 0.0, "checks": 0.02, "write": 0.2, "commit": 0.05}, {"gc": 3})
+    steps.ended(7, {"turn": 0.0, "checks": 0.02, "write": 0.2, "commit": 0.05})
     steps.look(query(progress(6, WHOLE)))
     # A trigger that has found nothing has the number of the next batch.
     steps.look(query(progress(7, "{latestOffset=4, triggerExecution=5}")))
@@ -44,11 +44,19 @@ def test_the_steps_of_a_batch_are_reported_once_spark_has_reported_it() -> None:
         steps.look(query(progress(6, WHOLE), progress(7, WHOLE)))
     expected = {"offsets": 16, "planning": 11, "turn": 0, "checks": 20, "write": 200, "commit": 50}
     expected |= {"report": 30, "marks": 9}
-    assert reported == [("2026-11-27T09:00:00.440000+00:00", 7, expected, {"gc": 3})]
-    assert list(reported[0][2]) == list(expected)
+    at = datetime(2026, 11, 27, 9, 0, 0, 440_000, UTC)
+    assert reported == [{"at": at, "batch": 7, "steps_ms": expected, "jvm_ms": {"gc": 3}}]
+    assert list(reported[0]["steps_ms"]) == list(expected)
 
 
 def test_an_error_of_a_report_fails_no_flow() -> None:
-    steps = BatchSteps(cast(Any, None))
-    steps.ended(7, {}, {})
+    def fail(**_: Any) -> dict[str, int]:
+        failed.append(1)
+        raise RuntimeError("gone")
+
+    failed: list[int] = []
+    BatchSteps(fail, fail).ended(7, {})
+    steps = BatchSteps(dict, fail)
+    steps.ended(7, {})
     steps.look(query(progress(7, WHOLE)))
+    assert len(failed) == 2

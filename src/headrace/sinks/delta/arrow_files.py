@@ -1,8 +1,8 @@
 """Writes the data file of a few rows without Delta's writer, which plans a nested query and runs a job with
 statistics for each batch: for a few hundred rows that is half of the time of the batch.
 
-It is used only where Delta's writer would do nothing else: see `is_plain`. The statistics are those that
-Delta computes; where a value has no exact JSON form, the column has none for the file, as Delta allows.
+Tables for which Delta's writer does more are left to it (`is_plain`). The statistics are those that Delta
+computes. A column whose values have no exact JSON form has no minimum and maximum, as Delta allows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.maintenance import FILE_RETENTION, LOG_CLEANUP, LOG_RETENTION
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.sinks.delta.table import no_log
 from headrace.sinks.delta.transaction import WrittenFiles, scala_list
 from headrace.storage.location import Location
 
@@ -176,7 +177,10 @@ def write_data_file(
     options: dict[str, Any] = {"compression": "snappy", "store_schema": False, "write_statistics": False}
     pq.write_table(rows.replace_schema_metadata(marks), data, **options)
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-    (table / name).write(iter([data.getvalue()]))
+    try:
+        (table / name).add(data.getvalue())
+    except FileNotFoundError as error:
+        raise no_log(table) from error
     return {
         "path": name,
         "partitionValues": {},

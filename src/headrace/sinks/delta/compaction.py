@@ -229,19 +229,17 @@ def _rewrite_files(
     batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
     snapshot = newest_snapshot(session, table)
     size = snapshot.sizeInBytes()
+
+    def is_wanted(one: DataFile) -> bool:
+        is_chosen = one.size < policy.small_bytes(size) or is_mostly_deleted(file_rows(one), policy)
+        return is_chosen and (not partitions or dict(one.partition) in partitions)
+
     try:
         # Of the log, at the version of the snapshot: Delta computes the state of the table with a job.
-        files = [
-            DataFile(number, text) for number, text in enumerate(load_added(table, snapshot.version()), 1)
-        ]
+        added = load_added(table, snapshot.version(), lambda action: is_wanted(DataFile(0, action)))
+        chosen = [DataFile(number, action) for number, action in enumerate(added, 1)]
     except SnapshotUnreadableError:
-        files = list_files(session, snapshot)
-    chosen = [
-        one
-        for one in files
-        if (one.size < policy.small_bytes(size) or is_mostly_deleted(file_rows(one), policy))
-        and (not partitions or dict(one.partition) in partitions)
-    ]
+        chosen = [one for one in list_files(session, snapshot) if is_wanted(one)]
     smallest = [one for one in chosen if one.size < FILE_BYTES]
     if light and len(chosen) - len(smallest) < policy.small_files < len(smallest):
         merged = merge_files(session, table, snapshot, smallest)

@@ -78,8 +78,8 @@ class ViewIncrement:
         return Committed(version=version, counts=counts), rows
 
     def has_columns(self, rows: DataFrame) -> bool:
-        """Whether the view has the columns of rows, and nobody has renamed, added or dropped one.
-        `NoPositionsError`: Delta would have to convert the rows."""
+        """Whether the columns of the view are those of the rows: another writer can rename, add or drop one.
+        Raises `NoPositionsError` if Delta would have to convert the rows."""
         held = self._transaction.metadata().schema()
         if held.catalogString() != rows._jdf.schema().catalogString():
             return False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE_BYTES = 4 << 20
-"""The size of the files that are merged, at most: what was merged before is not read each time."""
+"""The largest size of a file that is merged. A merged file soon exceeds it, and is not read again."""
 _MOST_BYTES = 64 << 20
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 """Marks of files whose dates have another calendar."""
