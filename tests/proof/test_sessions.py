@@ -88,3 +88,30 @@ def test_a_session_with_the_settings_of_delta_and_without_its_jars_is_refused() 
         """
     )
     assert said.splitlines()[-1] == "['spark.jars.packages=io.delta']"
+
+
+def test_a_jvm_that_has_slept_keeps_its_executor(tmp_path: Path) -> None:
+    """Spark's limits are shortened, and the JVM sleeps for longer than they allow."""
+    log = tmp_path / "spark.log"
+    said = run_python(
+        f"""
+        import os, signal, time
+        from pathlib import Path
+        from headrace.runtime.session import open_spark
+        limits = {{"spark.network.timeout": "6s", "spark.executor.heartbeatInterval": "4s",
+                  "spark.network.timeoutInterval": "500ms"}}
+        log = Path({str(log)!r})
+        with open_spark("asleep", conf=limits, memory="512m", log_file=log, shared=False) as running:
+            spark = running.spark
+            kept = spark.range(10).localCheckpoint()
+            for _ in range(2):
+                os.kill(running.jvm_pid, signal.SIGSTOP)
+                time.sleep(8)
+                os.kill(running.jvm_pid, signal.SIGCONT)
+                print(kept.count(), end=" ")
+                time.sleep(1)
+        """,
+        HEADRACE_ENGINE="off",
+    )
+    assert said == "10 10"
+    assert "Issue communicating with driver" not in log.read_text()

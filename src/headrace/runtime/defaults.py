@@ -148,6 +148,8 @@ def _local_settings(scratch: Path) -> dict[str, str]:
         # The small side of each join, and each aggregation of each task, takes at least one page of the heap.
         # With a heap of 1,280 MB and two cores Spark would choose 32 MB for it, also for a single row.
         "spark.buffer.pageSize": "4m",
+        # A laptop that has slept for two minutes would lose its only executor: it has sent no heartbeat.
+        "spark.storage.blockManagerHeartbeatTimeoutMs": "365d",
     }
 
 
