@@ -232,6 +232,8 @@ def test_a_large_batch_is_left_to_delta(lake: Lake) -> None:
     transaction = start_transaction(lake.spark, lake.table, "x")
     assert SmallBatches().write(transaction, rows, lake.table, 10) is None  # the first batch: unknown rows
     assert SmallBatches(_row_bytes=1e6).write(transaction, rows, lake.table, 10) is None
+    # One task would take longer for them than several, however small their file is.
+    assert SmallBatches(_row_bytes=1.0).write(transaction, rows, lake.table, 20_001) is None
     assert lake.small.write(transaction, rows, lake.table, None) is None
 
 

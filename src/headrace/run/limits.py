@@ -10,6 +10,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.runtime.defaults import available_cores
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.sinks.target import SMALL_BATCH
 from headrace.sources.limits import AdaptiveLimit
 from headrace.sources.registry import kind_of
 from headrace.sources.requests import Systems
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     from headrace.run.opening import OpenedFlow
-
-_SMALL_BATCH = 20_000
-"""The number of records up to which a batch is written as one file."""
 
 
 def most_tasks(session: SparkSession) -> int:
@@ -34,7 +32,7 @@ def limit_tasks(rows: DataFrame, ranges: tuple[SourceRange, ...], *, stateful: b
     if stateful:
         return rows
     records = count_records(ranges)
-    small = records is not None and records <= _SMALL_BATCH
+    small = records is not None and records <= SMALL_BATCH
     return rows.coalesce(1 if small else tasks)
 
 

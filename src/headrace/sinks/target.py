@@ -26,6 +26,9 @@ Guarantee = Literal["exactly once", "at least once"]
 """``exactly once``: rows and batch number are committed together. ``at least once``: a crash between the
 rows and the batch number repeats the rows."""
 
+SMALL_BATCH = 20_000
+"""The number of records up to which one task writes a batch, as one file."""
+
 StampT = TypeVar("StampT", contravariant=True)
 Applies = Literal["append", "changes", "partial changes", "truncates", "history"]
 """What a sink can do with the rows of a flow: add them, or apply change records by key (SCD type 1); also

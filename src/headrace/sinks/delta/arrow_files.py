@@ -21,6 +21,7 @@ from headrace.model.maintenance import FILE_RETENTION, LOG_CLEANUP, LOG_RETENTIO
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import no_log
 from headrace.sinks.delta.transaction import WrittenFiles, scala_list
+from headrace.sinks.target import SMALL_BATCH
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ class SmallBatches:
     ) -> WrittenFiles | None:
         """Write the rows of a batch; ``None`` if Delta must do it. `most`: the number of records that they
         come from, at most; ``None`` if it is not known."""
-        if most is None or self._row_bytes is None or most * self._row_bytes > _SMALL_BYTES:
+        if most is None or self._row_bytes is None:
+            return None
+        if most > SMALL_BATCH or most * self._row_bytes > _SMALL_BYTES:
             return None
         if (schema := self._plain_schema(transaction, rows.sparkSession)) is None:
             return None
