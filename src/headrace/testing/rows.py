@@ -13,7 +13,6 @@ from headrace.errors import FeatureUnsupportedError, RowsInvalidError, SourceLoc
 from headrace.model.texts import json_text
 from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.requests import ReadRequest
-from headrace.storage.arrow_rows import build_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,6 +115,8 @@ def kafka_schema() -> pa.Schema:
 
 def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -> pa.Table:
     """A batch as the topic's next records; moves ``offsets``, the next offset of each partition."""
+    import pyarrow as pa
+
     rows = []
     for place, row in enumerate(batch):
         record = row if isinstance(row, Record) else Record(row)
@@ -149,7 +150,7 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
                 "headers": headers or None,
             }
         )
-    return build_table(rows, kafka_schema())
+    return pa.Table.from_pylist(rows, schema=kafka_schema())
 
 
 def _bytes(value: Any) -> bytes | None:
