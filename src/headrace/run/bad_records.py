@@ -14,7 +14,6 @@ from headrace.contracts.evolution import evolve, from_variant
 from headrace.contracts.rejected import Rejection, as_bad_records
 from headrace.errors import RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
-from headrace.model.event_forms import Emitter
 from headrace.model.events import SchemaDrifted
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
@@ -22,6 +21,7 @@ from headrace.run.failpoints import reach
 from headrace.run.limits import count_records
 from headrace.run.narrowing import RaisingRecord, union
 from headrace.run.new_columns import ColumnTrial
+from headrace.run.reporting import FlowReports
 from headrace.run.stop import PlanAgain
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.target import BatchStamp
@@ -51,8 +51,7 @@ class DriftCheck:
     planned: PlannedFlow
     find: Callable[..., Sequence[BadRecords]]  # reads a batch a second time
     trial: ColumnTrial
-    update: str
-    emit: Emitter
+    reports: FlowReports
     _reported: set[str] = field(default_factory=set, init=False)
 
     def check(self, session: SparkSession, stamp: BatchStamp, counts: Sequence[ReadCounts | None]) -> None:
@@ -125,18 +124,14 @@ class DriftCheck:
     def _report(
         self, stamp: BatchStamp, fields: tuple[str, ...], example: Mapping[str, Any], number: int | None
     ) -> None:
-        flow = self.planned.flow
-        self.emit(
-            SchemaDrifted(
-                update=self.update,
-                flow=flow.name,
-                dataset=flow.target,
-                batch=stamp.batch,
-                fields=fields,
-                added=number is not None,
-                number=number,
-                example=example,
-            )
+        self.reports.report(
+            SchemaDrifted,
+            self.planned,
+            batch=stamp.batch,
+            fields=fields,
+            added=number is not None,
+            number=number,
+            example=example,
         )
 
 

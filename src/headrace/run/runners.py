@@ -51,6 +51,7 @@ class BatchSetup:
     surveyor: FlowSurveyor
     context: UpdateContext
     failures: Failures
+    reports: FlowReports
     progress: Progress  # the flow's counts so far
     checks: DatasetChecks
     snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
@@ -65,6 +66,7 @@ class BatchSetup:
         state: QueryState,
     ) -> BatchFunction:
         planned, settings, feed = self.surveyor.planned, self.surveyor.settings, self.snapshots
+        queries = self.context.queries
         run = FlowRun(
             flow=planned.flow,
             checkpoint=opened.path,
@@ -80,22 +82,22 @@ class BatchSetup:
         ranges.open(_positions(opened, run))
         search = RecordSearch(
             planned=planned,
-            build_ranges=self.context.queries.build_ranges,
-            as_records=self.context.queries.as_records,
+            build_ranges=queries.build_ranges,
+            as_records=queries.as_records,
             failures=self.failures,
             stop=stop,
             checkpoint=opened.path,
         )
-        find = partial(self.context.queries.find_bad_records, planned=planned, checkpoint=opened.path)
-        build_ranges = self.context.queries.build_ranges
         drift = DriftCheck(
             planned=planned,
-            find=find,
+            find=partial(queries.find_bad_records, planned=planned, checkpoint=opened.path),
             trial=ColumnTrial(
-                planned=planned, build_ranges=build_ranges, checkpoint=opened.path, replan=self.context.replan
+                planned=planned,
+                build_ranges=queries.build_ranges,
+                checkpoint=opened.path,
+                replan=self.context.replan,
             ),
-            update=self.context.update,
-            emit=self.context.emit,
+            reports=self.reports,
         )
         return BatchFunction(
             planned=planned,
@@ -105,7 +107,7 @@ class BatchSetup:
             search=search,
             headers=HeaderCheck(
                 planned=planned,
-                build_ranges=self.context.queries.build_ranges,
+                build_ranges=queries.build_ranges,
                 checkpoint=opened.path,
                 drift=drift,
                 schemas=settings.storage.schemas,
@@ -115,7 +117,7 @@ class BatchSetup:
             reporter=self._reporter(opened, limits),
             committed=self.checks.committed,
             state=state,
-            steps=self._steps(session),
+            steps=BatchSteps(JvmWork(session).take, partial(self.reports.report, BatchTimed, planned)),
             accepted=opened.record_query,
             turn=nullcontext
             if keeps_state(planned.sink)
@@ -123,14 +125,10 @@ class BatchSetup:
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
         )
 
-    def _steps(self, session: SparkSession) -> BatchSteps:
-        reports = FlowReports(self.context.update, self.context.emit)
-        return BatchSteps(JvmWork(session).take, partial(reports.report, BatchTimed, self.surveyor.planned))
-
     def _reporter(self, opened: OpenedFlow, limits: BatchLimits) -> BatchReporter:
         return BatchReporter(
             planned=self.surveyor.planned,
-            reports=FlowReports(self.context.update, self.context.emit),
+            reports=self.reports,
             progress=self.progress,
             measure_lag=LagGauge(self.surveyor.systems, opened.path, limits.record_bytes).measure,
             after_batch={"the offsets": self._publish, "the limit": limits.follow},
@@ -235,6 +233,7 @@ def make_flow(
             surveyor=opener.surveyor,
             context=context,
             failures=failures,
+            reports=reports,
             progress=progress,
             checks=checks,
             snapshots=snapshots,

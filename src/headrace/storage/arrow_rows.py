@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 
 def build_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """The table that ``pa.Table.from_pylist`` returns for at least one row without bytes.
+    """The table that ``pa.Table.from_pylist`` returns for rows without bytes.
 
     To find out whether a list is a Series, PyArrow imports pandas as soon as it makes an array of a list,
     which takes half a second. Its parser of JSON does not.
     """
     from pyarrow import json as parser
 
+    if not rows:
+        return empty_table(schema)
     lines = "\n".join(json.dumps(row, default=datetime.isoformat) for row in rows).encode()
     return parser.read_json(
         io.BytesIO(lines),

@@ -45,7 +45,7 @@ def searched(
             return [kept]
 
     nothing = cast(Any, None)
-    drift = DriftCheck(planned=cast(Any, planned), find=nothing, trial=nothing, update="u", emit=nothing)
+    drift = DriftCheck(planned=cast(Any, planned), find=nothing, trial=nothing, reports=nothing)
     search = Search(
         planned=cast(Any, planned), count=lambda: counted, find=nothing, read=nothing, drift=drift
     )

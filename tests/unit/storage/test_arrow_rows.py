@@ -45,7 +45,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("rows", [ROWS, [FULL], [{}], [{"text": "x" * (2 << 20)}, FULL]])
+@pytest.mark.parametrize("rows", [ROWS, [FULL], [{}], [{"text": "x" * (2 << 20)}, FULL], []])
 def test_a_table_equals_that_of_pyarrow(rows: list[dict[str, object]]) -> None:
     built = build_table(rows, SCHEMA)
     built.validate(full=True)
