@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import PurePath
-from typing import IO, Any
+from typing import Any
 
 from headrace.errors import NOT_COMMITTED, FileUnreadableError, HeadraceError, RecordUnparseableError, text_of
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, TemporaryView
 from headrace.model.folders import plain_path
 from headrace.runtime.lazy_pyspark import F, SparkSession, StructType, T
 from headrace.sources.decoders import NOT_UTF8
+from headrace.sources.files.headers import open_unpacked
 from headrace.sources.records import BadRecord
-from headrace.storage.locate import is_uri, locate
+from headrace.storage.locate import is_uri
 
 Declared = AppendFlow | AutoCdcFlow | RefreshFlow | TemporaryView
 
@@ -96,9 +94,9 @@ def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
 
 def _find_first(path: str, matches: Callable[[str], object], errors: str = "replace") -> int | None:
     try:
-        with _open(path, errors) as lines:
+        with open_unpacked(path) as file, TextIOWrapper(file, "utf-8", errors) as lines:
             return next((number for number, line in enumerate(lines, 1) if matches(line)), None)
-    except (OSError, EOFError, UnicodeError):
+    except (OSError, ValueError):
         return None
 
 
@@ -162,16 +160,6 @@ def _bad_record(session: SparkSession, name: str, uri: str, columns_of: ColumnsO
         rows = reader.options(**chosen).load(uri).where(F.col(_CORRUPT).isNotNull()).limit(1)
         return next((str(row[_CORRUPT]) for row in rows.collect()), None)
     return None
-
-
-@contextmanager
-def _open(path: str, errors: str) -> Iterator[IO[str]]:
-    module: Any = {".gz": gzip, ".bz2": bz2}.get(PurePath(path).suffix)
-    with (
-        locate(path).open() as file,
-        TextIOWrapper(file if module is None else module.open(file), "utf-8", errors) as lines,
-    ):
-        yield lines
 
 
 def _is_json(line: str) -> bool:

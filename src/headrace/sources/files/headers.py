@@ -3,8 +3,6 @@ fit."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
 import json
 import re
@@ -30,6 +28,8 @@ HEADERS_OPTION: Final = "headrace.files.headers"
 _LONGEST = 1 << 24
 """The characters of a header that are read: a file without a line end has no header that can be known."""
 _CHUNK = 1 << 16
+_CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}
+"""PyArrow's names of the compressions, by the end of a file's name."""
 _UNNAMED = re.compile(r"_c\d+")
 """A column without a name."""
 _BLANKS = "".join(map(chr, range(33)))
@@ -141,14 +141,14 @@ def find_header(path: str, syntax: HeaderSyntax) -> HeaderText | None:
         return None
     try:
         return _find_header(path, syntax, state.size, state.modified_ms)
-    except (OSError, EOFError, LookupError, UnicodeError, ValueError):
+    except (OSError, LookupError, ValueError):
         # Not within the cached function: the next try can succeed.
         return None
 
 
 @lru_cache(maxsize=8192)
 def _find_header(path: str, syntax: HeaderSyntax, size: int, modified_ms: int) -> HeaderText | None:
-    with _open(path) as stream:
+    with open_unpacked(path) as stream:
         return first_record(stream, syntax)
 
 
@@ -187,22 +187,18 @@ def _lines(text: TextIO, separator: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def _open(path: str) -> Iterator[BinaryIO]:
+def open_unpacked(path: str) -> Iterator[BinaryIO]:
     """A file without its compression; `ValueError` for one that only Hadoop can read."""
     end = path.rpartition(".")[2].lower()
     if end in ("deflate", "lz4", "snappy"):
         raise ValueError(end)
     with locate(path).open() as packed:
-        if end == "gz":
-            yield gzip.GzipFile(fileobj=packed)  # type: ignore[misc]
-        elif end == "bz2":
-            yield bz2.BZ2File(packed)  # type: ignore[misc]
-        elif end == "zst":
-            import pyarrow as pa
-
-            yield pa.CompressedInputStream(packed, "zstd")
-        else:
+        if end not in _CODECS:
             yield packed
+            return
+        import pyarrow as pa
+
+        yield pa.CompressedInputStream(packed, _CODECS[end])
 
 
 @dataclass(frozen=True)
