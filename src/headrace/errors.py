@@ -153,13 +153,19 @@ def _remedy_lines(remedies: Iterable[str]) -> Iterator[str]:
     return (f"  {'help:' if index == 0 else '     '} {remedy}" for index, remedy in enumerate(remedies))
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> tuple[str, ...]:
-    """The remedy for a misspelt name: the known name that is most like it, else another remedy, if any."""
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is most like a misspelt one in any case; ``None`` if none is like it."""
     import difflib
 
     by_lower = {one.lower(): one for one in known}
-    near = [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, n=1)]
-    return (f"did you mean `{near[0]}`?",) if near else () if otherwise is None else (otherwise,)
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> tuple[str, ...]:
+    """The remedy for a misspelt name: the known name that is most like it, else another remedy, if any."""
+    near = nearest(name, known)
+    return (f"did you mean `{near}`?",) if near else () if otherwise is None else (otherwise,)
 
 
 def more_command(code: str) -> str:

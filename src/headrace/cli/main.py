@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import codecs
 import contextlib
-import difflib
 import gc
 import importlib
 import io
@@ -28,7 +27,7 @@ import click
 
 from headrace import errors
 from headrace.cli.output import JsonOutput, Output, RedactingFormatter, Result, TextOutput, discard_stdout
-from headrace.errors import GONE, HeadraceError, first_line, text_of
+from headrace.errors import GONE, HeadraceError, first_line, nearest, text_of
 from headrace.model.secrets import Redactor
 
 _PLAIN = {
@@ -157,14 +156,14 @@ class LazyCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in {**COMMANDS, **ALIASES} and not name.startswith("-") and not ctx.resilient_parsing:
-            close = difflib.get_close_matches(name, list(COMMANDS), n=1)
+            close = nearest(name, COMMANDS)
             raise errors.CommandLineError(
                 f"there is no command `{name}`",
                 remedies=[
-                    *(f"did you mean headrace {match}?" for match in close),
+                    *([f"did you mean headrace {close}?"] if close else ()),
                     "list the commands:   headrace --help",
                 ],
-                params={"command": name, "possibilities": close},
+                params={"command": name, "possibilities": [close] if close else []},
             )
         return super().resolve_command(ctx, args)
 

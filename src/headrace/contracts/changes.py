@@ -7,12 +7,11 @@ not depend on the batches in which the records arrive.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.errors import ArgumentInvalidError, ColumnInvalidError, ColumnNotFoundError
+from headrace.errors import ArgumentInvalidError, ColumnInvalidError, ColumnNotFoundError, nearest
 from headrace.model.changes import (
     COLUMN_SEQUENCES,
     DELETE,
@@ -172,7 +171,7 @@ def _find(rows: DataFrame, given: Any) -> str:
     wanted = given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
     found = next((name for name in rows.columns if name.casefold() == wanted.casefold()), None)
     if found is None:
-        near = next(iter(difflib.get_close_matches(wanted, rows.columns, n=1)), None)
+        near = nearest(wanted, rows.columns)
         raise ColumnNotFoundError(
             f"the source has no column `{wanted}`",
             facts=[f"its columns: {', '.join(rows.columns)}"],

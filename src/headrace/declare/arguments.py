@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from headrace.declare.registry import ActivePipeline, current_pipeline
-from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, HeadraceError, SourceLocation
+from headrace.errors import (
+    ArgumentInvalidError,
+    FormatUnsupportedError,
+    HeadraceError,
+    SourceLocation,
+    nearest,
+)
 from headrace.model.declarations import (
     EVERY_COLUMN,
     RESCUED,
@@ -282,8 +287,8 @@ def checked_care(arguments: Arguments, given: Any) -> Mapping[str, Any]:
     known = list(TableCareSpec.model_fields)
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            remedy = f"did you mean `{near[0]}`?" if near else f"the keys are: {', '.join(known)}"
+            near = nearest(key, known)
+            remedy = f"did you mean `{near}`?" if near else f"the keys are: {', '.join(known)}"
             raise arguments.invalid("maintenance", f"has an unknown key `{key}`", remedy, texts=[key])
     try:
         return TableCareSpec.model_validate(dict(given)).values
@@ -303,11 +308,11 @@ def parse_drift(arguments: Arguments, value: Any, schema: StructType | None) -> 
     actions = value if isinstance(value, Mapping) else {EVERY_COLUMN: value}
     for name, action in actions.items():
         if not isinstance(name, str) or action not in _ACTIONS:
-            near = difflib.get_close_matches(str(action), _ACTIONS, n=1)
+            near = nearest(str(action), _ACTIONS)
             raise arguments.invalid(
                 "drift",
                 f"has {action!r} for {name!r}; known are {', '.join(_ACTIONS)}",
-                f"did you mean {near[0]!r}?" if near else 'write drift={"*": "evolve", "amount": "fail"}',
+                f"did you mean {near!r}?" if near else 'write drift={"*": "evolve", "amount": "fail"}',
             )
     if schema is None:
         raise arguments.invalid(

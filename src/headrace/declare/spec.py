@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from headrace.declare.spec_values import (
     load_dotenv,
     shown_path,
 )
-from headrace.errors import HeadraceError, SourceLocation
+from headrace.errors import HeadraceError, SourceLocation, nearest
 from headrace.model.brokers import BrokerChoice
 from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
@@ -284,12 +283,11 @@ def _chosen(profiles: Mapping[str, Mapped], name: str, shown: str, targets: tupl
     if name == DEFAULT_PROFILE or name in targets:
         return Mapped({})
     known = sorted({DEFAULT_PROFILE, *profiles, *targets})
-    close = difflib.get_close_matches(name, known, n=1)
+    close = nearest(name, known)
     raise errors.ProfileUnknownError(
         f"{shown} has no profile `{name}`",
         facts=[f"its profiles: {', '.join(known)}"],
-        remedies=[f"did you mean {match}?" for match in close]
-        or [f"add `{name}:` under `profiles:` in {shown}"],
+        remedies=[f"did you mean {close}?" if close else f"add `{name}:` under `profiles:` in {shown}"],
         params={"profile": name, "known": known},
     )
 
@@ -343,8 +341,8 @@ def _meant(key: str) -> str | None:
         return f"configuration.{key}"
     if first == "profiles":
         return rest.partition(".")[2] or None
-    close = difflib.get_close_matches(key, sorted(KAFKA_SETTINGS), n=1, cutoff=0.85)
-    return f"kafka.{close[0]}" if rest and close else None
+    close = nearest(key, sorted(KAFKA_SETTINGS), 0.85)
+    return f"kafka.{close}" if rest and close else None
 
 
 def _places(merged: Mapped) -> dict[str, SourceLocation]:

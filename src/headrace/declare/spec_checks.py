@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -21,7 +20,7 @@ from headrace.declare.spec_model import (
     TableCareSpec,
 )
 from headrace.declare.spec_values import Filler, Mapped, Scalar, Sequence, Value
-from headrace.errors import SourceLocation, SpecInvalidError, SpecUnknownKeyError, did_you_mean
+from headrace.errors import SourceLocation, SpecInvalidError, SpecUnknownKeyError, did_you_mean, nearest
 from headrace.model.brokers import BrokerMap, split_addresses
 from headrace.model.kafka_settings import EMBEDDED, FILES, KAFKA_SETTINGS, KafkaConnection
 from headrace.model.mappings import PathMap, TableMap, absolute_target, is_name
@@ -89,24 +88,23 @@ def _check_settings(name: str, value: Value) -> None:
             )
         if name == "kafka" and key not in KAFKA_SETTINGS:
             bare = key.removeprefix("kafka.")
-            close = [bare] if bare in KAFKA_SETTINGS else []
-            close = close or difflib.get_close_matches(key, sorted(KAFKA_SETTINGS), n=1, cutoff=0.85)
-            if close:
-                raise _unknown_key(key, value.keys[key], close, ("kafka",))
+            close = bare if bare in KAFKA_SETTINGS else nearest(key, sorted(KAFKA_SETTINGS), 0.85)
+            if close is not None:
+                raise _unknown_key(key, value.keys[key], [close], ("kafka",))
 
 
 def _unknown_key(
     key: str, location: SourceLocation, known: Iterable[str], path: tuple[str, ...]
 ) -> SpecUnknownKeyError:
     known = list(known)
-    close = difflib.get_close_matches(key, known, n=1)
+    close = nearest(key, known)
     where = f" under `{'.'.join(path)}`" if path else ""
-    hint = f"; did you mean `{close[0]}`?" if close else ""
+    hint = f"; did you mean `{close}`?" if close else ""
     return SpecUnknownKeyError(
         f"Unknown key `{key}`{where}{hint}",
         location=location,
-        remedies=[f"write `{match}`" for match in close] or [f"the keys here are: {', '.join(known)}"],
-        params={"key": ".".join((*path, key)), "suggestion": close[0] if close else None},
+        remedies=[f"write `{close}`" if close else f"the keys here are: {', '.join(known)}"],
+        params={"key": ".".join((*path, key)), "suggestion": close},
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import re
 import sys
@@ -13,7 +12,7 @@ from types import ModuleType
 from typing import Literal, NamedTuple
 
 import headrace
-from headrace.errors import SourceLocation, did_you_mean
+from headrace.errors import SourceLocation, did_you_mean, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +50,7 @@ def suggestions(error: BaseException) -> list[str]:
     if (call := wrong_call(error)) is not None and call.argument is not None:
         function = getattr(headrace, call.function)
         known = [one for one in inspect.signature(function).parameters if one != _POSITIONAL]
-        near = difflib.get_close_matches(call.argument.lower(), known, n=1)
-        return [f"did you mean `{near[0]}`?" if near else f"its arguments: {', '.join(known)}"]
+        return list(did_you_mean(call.argument, known, f"its arguments: {', '.join(known)}"))
     match error:
         case AttributeError(name=str(name), obj=owner):
             return list(did_you_mean(name, _attributes(owner)))
@@ -92,7 +90,7 @@ def nearest_path(path: str) -> str | None:
         if part.parent.is_dir() and not part.exists():
             with contextlib.suppress(OSError):
                 names = [one.name for one in part.parent.iterdir() if not one.name.startswith(".")]
-                near = difflib.get_close_matches(part.name, names, n=1)
-                found = part.parent / near[0] / missing.relative_to(part) if near else None
+                near = nearest(part.name, names)
+                found = part.parent / near / missing.relative_to(part) if near else None
                 return str(found) if found is not None and found.exists() else None
     return None

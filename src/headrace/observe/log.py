@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import hashlib
 import io
 import json
@@ -23,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, get_args
 
-from headrace.errors import LogSettingInvalidError
+from headrace.errors import LogSettingInvalidError, nearest
 from headrace.model import events, table_events
 from headrace.model.counts import HistoryChanges, RowChanges
 from headrace.model.event_forms import Event, Level
@@ -225,11 +224,11 @@ def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> An
     if not text:
         return default
     if text not in known:
-        near = difflib.get_close_matches(text, known, n=1)
+        near = nearest(text, known)
         raise LogSettingInvalidError(
             f"{variable} has the unknown value `{text}`",
             facts=(f"valid: {', '.join(known)}",),
-            remedies=(f"did you mean {variable}={near[0]}?",) if near else (f"unset {variable}",),
+            remedies=(f"did you mean {variable}={near}?",) if near else (f"unset {variable}",),
             params={"variable": variable, "value": text, "known": list(known)},
         )
     return text

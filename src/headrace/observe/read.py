@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
-from headrace.errors import RUN_FIRST, STORE_FAILURES, HeadraceError, did_you_mean
+from headrace.errors import RUN_FIRST, STORE_FAILURES, HeadraceError, did_you_mean, nearest
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import html_table
@@ -340,8 +339,8 @@ def _paths(schema: Mapping[str, Any], above: str = "") -> Iterator[str]:
 def unknown_column(column: str, known: list[str], table: str, where: str | None = None) -> HeadraceError:
     lower = {path.rpartition(".")[2].lower(): path for path in reversed(known)}
     lower |= {path.lower(): path for path in known}
-    near = difflib.get_close_matches(column.lower(), lower, n=1)
-    remedies = [f"did you mean `{lower[near[0]]}`?"] if near else []
+    near = nearest(column, lower)
+    remedies = [f"did you mean `{lower[near]}`?"] if near else []
     if where is not None and (quoted := _quoted_value(where, column)) is not None:
         remedies.append(f'put text values in single quotes:   --where "{quoted}"')
     return errors.ReadColumnUnknownError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,7 +10,7 @@ from typing import Any, assert_never
 
 from headrace import errors
 from headrace.contracts.expectations import counted, guarded
-from headrace.errors import HeadraceError, SourceLocation, did_you_mean
+from headrace.errors import HeadraceError, SourceLocation, did_you_mean, nearest
 from headrace.model.declarations import AppendFlow, TemporaryView
 from headrace.model.names import TableName
 from headrace.model.notes import suggestions
@@ -278,8 +277,7 @@ def missing_column(
         return no_metadata(
             name, "its source", location if location.column else pinpoint(location, column, root)
         )
-    near = difflib.get_close_matches(parts[-1].lower(), [one.lower() for one in known], n=1) if parts else []
-    meant = next((one for one in known if [one.lower()] == near), None)
+    meant = nearest(parts[-1], known) if parts else None
     return errors.ColumnNotFoundError(
         f"the query of `{name}` uses the column `{column}`, which does not exist",
         location=location if location.column else pinpoint(location, column, root),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from headrace.errors import TableNotFoundError
+from headrace.errors import TableNotFoundError, nearest
 from headrace.model.declarations import Dataset, Declarations, Flow, RefreshFlow, TemporaryView
 from headrace.model.mappings import ENTRY_MISSING, MappedTable
 from headrace.model.names import SPARK_CATALOG, NamesInUse, TableName
@@ -157,12 +156,12 @@ def table_not_found(
     texts = {name.short: text for name, text in known.items()} | {
         str(name): text for name, text in known.items()
     }
-    near = difflib.get_close_matches(wanted, list(texts), n=1)
+    near = nearest(wanted, texts)
     written = ".".join(access.parts)
     location = access.location
     if location.column is None:
         location = pinpoint(location, access.name.name, settings.root)
-    remedies = [f"did you mean {texts[near[0]]}?"] if near else []
+    remedies = [f"did you mean {texts[near]}?"] if near else []
     if len(access.parts) > 1:
         view = next((one for one in known if one == access.name), None)
         if view is not None:

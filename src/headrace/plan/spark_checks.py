@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
-from headrace.errors import HeadraceError, SourceLocation
+from headrace.errors import HeadraceError, SourceLocation, nearest
 from headrace.model.declarations import (
     AppendFlow,
     Declarations,
@@ -204,12 +203,12 @@ def find_wrong_settings(
         if entries.findEntry(key) is not None:
             continue
         known = [entry.key() for entry in jvm.java.util.ArrayList(entries.listAllEntries())]
-        if near := difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE):
+        if near := nearest(key, known, _ALIKE):
             yield errors.OptionUnknownError(
                 f"Unknown Spark setting `{key}`",
                 location=_setting_location(location, key),
-                remedies=(f"did you mean `{near[0]}`?",),
-                params={"name": name, "setting": key, "suggestion": near[0]},
+                remedies=(f"did you mean `{near}`?",),
+                params={"name": name, "setting": key, "suggestion": near},
             )
 
 

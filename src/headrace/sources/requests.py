@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -10,7 +9,7 @@ from threading import Lock
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
 
 from headrace import errors
-from headrace.errors import HeadraceError, SourceLocation
+from headrace.errors import HeadraceError, SourceLocation, nearest
 from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -318,7 +317,7 @@ class KnownOptions:
 
     def refuse_unknown(self, request: ReadRequest, location: SourceLocation) -> None:
         known, other = (self.stream, self.batch) if request.streaming else (self.batch, self.stream)
-        lowered = {one.lower(): one for one in known}
+        lowered = {one.lower() for one in known}
         # A reader that is used a second time already has the options that Headrace adds.
         unknown = (
             name
@@ -328,13 +327,12 @@ class KnownOptions:
         )
         if (name := next(unknown, None)) is None:
             return
-        near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.7)
-        suggestion = lowered[near[0]] if near else None
+        suggestion = nearest(name, known, 0.7)
         facts, remedies = ["Spark would ignore it"], ["remove it"]
         if name.lower() in {one.lower() for one in other}:
             kinds = ("batch reads", "stream") if request.streaming else ("streams", "batch")
             facts = [f"it is an option of {kinds[0]}, and this is a {kinds[1]}"]
-        elif near:
+        elif suggestion:
             remedies = [f"did you mean `{suggestion}`?"]
         elif self.passed_on:
             remedies = [self.passed_on]

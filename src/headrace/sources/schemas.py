@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import linecache
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SchemaInvalidError, SourceLocation, did_you_mean, first_line
+from headrace.errors import SchemaInvalidError, SourceLocation, did_you_mean, first_line, nearest
 from headrace.runtime.lazy_pyspark import StructType, T
 
 _DDL, _JSON = (".ddl", ".sql"), (".json",)
@@ -79,7 +78,7 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
         ) from error
     except OSError as error:
         names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, names, n=1)
+        near = nearest(path.name, names)
         example = "name a file in the pipeline's folder, such as schemas/orders.ddl"
         is_inferred = path.suffix == ".json" and path.parent.name == "schemas"
         raise SchemaInvalidError(
@@ -87,7 +86,7 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
             location=location,
             facts=[f"looked for {path.absolute()}"],
             remedies=[
-                f"did you mean {near[0]}?" if near else example,
+                f"did you mean {near}?" if near else example,
                 *([f"infer it from the records:   headrace infer {path.stem}"] if is_inferred else ()),
             ],
             params={"path": name},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import decimal
-import difflib
 import random
 import re
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from headrace.errors import SampleSchemaInvalidError
+from headrace.errors import SampleSchemaInvalidError, nearest
 from headrace.model.texts import json_text
 from headrace.sources.kafka.producer import Record, key_of
 
@@ -91,8 +90,8 @@ def _check_type(text: str, kind: exp.DataType) -> None:
 
 def _fault(text: str, problem: str) -> SampleSchemaInvalidError:
     words = [word.upper() for word in _SECOND_WORD.findall(text)]
-    near = {word: difflib.get_close_matches(word, NAMES, n=1) for word in words if word not in NAMES}
-    meant = {word: found[0] for word, found in near.items() if found}
+    near = {word: nearest(word, NAMES) for word in words if word not in NAMES}
+    meant = {word: found for word, found in near.items() if found}
     if meant:
         problem = f"the type {next(iter(meant))} is unknown"
     example = "write it as Spark does:   id LONG, customer STRING, amount DECIMAL(12, 2), at TIMESTAMP"
