@@ -1,39 +1,46 @@
-"""Many flows in one process: memory and batch time of 1, 5 and 20, and what one bad flow does to the others.
+"""Many flows in one process: visible latency, memory, threads and processor time of 1, 20 and 100.
 
-Each flow has a topic of its own, two partitions and a trickle of records. A bad flow fails, hangs in a
-task for ever, or is slow over each record; the others' batches are compared with those of the same
-flows beside a good one, in the same run.
+Each flow has a topic of its own, two partitions and a trickle of records. A record is visible when its
+commit file is complete. With `--bad`, a flow fails, hangs in a task for ever, or is slow over each record;
+the others' batches are compared with those of the same flows beside a good one, in the same run.
 """
 
 from __future__ import annotations
 
+import json
+import random
 import tempfile
+import threading
 import time
-from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import psutil
+from confluent_kafka import Producer
 
-from bench.load import Trickle, broker_in
+from bench.latency import load_commits
+from bench.load import broker_in, record
 from bench.memory import TreeMemory
 from bench.processes import HEADRACE, await_, running
 from bench.results import expect, keep, quantile, ratio, rows_of, table
 
-_READY_S = 300.0
+_READY_S = 600.0
 _SPEC = """\
 name: many
 storage: ./lake
 kafka: {{bootstrap.servers: "{bootstrap}"}}
-trigger: {trigger}
-"""
+{trigger}"""
 _FLOW = """
 
 @hr.table
 def t{number}():
     rows = hr.read_kafka("many-{number}", format="json", schema="id LONG, name STRING")
-    return rows.select("id", "name", "_source.topic", "_source.partition", "_source.offset")
+    place = ["_source.topic", "_source.partition", "_source.offset", "_source.timestamp"]
+    return rows.select("id", "name", *place)
 """
 _BAD = {
     "good": "\n\n@hr.table\ndef bad():\n    return hr.read_kafka('many-0').select('value')\n",
@@ -52,43 +59,91 @@ _BAD = {
 }
 
 
+@dataclass(frozen=True)
+class Case:
+    """One run: `flows` good flows, and `bad`, the kind of the flow beside them."""
+
+    flows: int
+    bad: str | None
+    rate: float
+    trigger: str
+    warm_up: int
+    seconds: int
+
+
+class Trickles:
+    """So many records a second into each topic, spread evenly, from one thread."""
+
+    def __init__(self, bootstrap: str, topics: Sequence[str], rate: float) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, "log_level": 0})
+        self._topics, self._rate = topics, rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="trickles")
+        self.sent = dict.fromkeys(topics, 0)
+
+    def __enter__(self) -> Trickles:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        chance = random.Random(1)
+        began, total = time.monotonic(), 0
+        while not self._stop.wait(0.02):
+            due = int((time.monotonic() - began) * self._rate * len(self._topics))
+            for turn in range(total, due):
+                number, index = divmod(turn, len(self._topics))
+                topic = self._topics[index]
+                self._producer.produce(topic, record(number, chance), key=str(number % 1000).encode())
+                self.sent[topic] += 1
+            total = max(total, due)
+            self._producer.poll(0)
+        self._producer.flush()
+
+
 @click.command()
-@click.option("--flows", default="1,5,20", show_default=True)
-@click.option("--bad", default=",".join(_BAD), show_default=True, help="Beside the largest number of flows.")
-@click.option("--rate", default=20, show_default=True, help="Messages a second for each topic.")
-@click.option("--trigger", default="2 seconds", show_default=True)
+@click.option("--flows", default="1,20,100", show_default=True)
+@click.option("--bad", default="", help=f"Kinds of a flow beside the good ones: {','.join(_BAD)}.")
+@click.option("--beside", default=19, show_default=True, help="Good flows beside a bad one.")
+@click.option("--rate", default=10.0, show_default=True, help="Messages a second for each topic.")
+@click.option("--trigger", default="", help="The flows' trigger, for example `2 seconds`.")
 @click.option("--warm-up", default=60, show_default=True)
 @click.option("--seconds", default=60, show_default=True)
 @click.option("--quick", is_flag=True, help="A short run, to see that it works.")
-def main(flows: str, bad: str, rate: int, trigger: str, warm_up: int, seconds: int, quick: bool) -> None:
-    """Memory and batch time of many flows."""
+def main(
+    flows: str, bad: str, beside: int, rate: float, trigger: str, warm_up: int, seconds: int, quick: bool
+) -> None:
+    """Visible latency, memory and threads of many flows."""
     if quick:
-        flows, warm_up, seconds = "1,3", 10, 15
-    counts = [int(part) for part in flows.split(",")]
-    produced: Counter[int] = Counter()
+        flows, beside, warm_up, seconds = "1,3", 2, 10, 15
+    shared = (rate, trigger, warm_up, seconds)
+    cases = [Case(int(part), None, *shared) for part in flows.split(",") if part]
+    cases += [Case(beside, kind, *shared) for kind in bad.split(",") if kind]
     found: list[dict[str, Any]] = []
-    cases = [(count, None) for count in counts] + [(max(counts) - 1, kind) for kind in bad.split(",")]
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name, broker_in() as broker:
-        for number in range(max(counts) + 1):
-            broker.create_topic(f"many-{number}", 2)
-        bootstrap = broker.start()
-        for count, kind in cases:
-            folder = Path(name) / f"{count}-{kind}"
-            one = measure(folder, bootstrap, count, kind, rate, trigger, warm_up, seconds, produced)
-            click.echo(f"{count} flows{f' and one {kind}' if kind else ''}: {one}")
-            found.append({"flows": count, "bad": kind, **one})
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        for case in cases:
+            with broker_in() as broker:
+                for number in range(case.flows + 1):
+                    broker.create_topic(f"many-{number}", 2)
+                bootstrap, pid = broker.start(), broker.status().pid or 0
+                one = measure(Path(name) / f"{case.flows}-{case.bad}", bootstrap, pid, case)
+            click.echo(f"{case.flows} flows{f' and one {case.bad}' if case.bad else ''}: {one}")
+            found.append({"flows": case.flows, "bad": case.bad, **one})
     base = next((one["p50_s"] for one in found if one["bad"] == "good"), float("nan"))
+    facts = ("latency_p50_s", "latency_p99_s", "p50_s", "p95_s", "peak_mb", "threads", "connections")
     table(
-        ("flows", "beside", "batch p50 s", "batch p95 s", "of good", "peak MB", "batches"),
+        ("flows", "beside", *facts, "CPU ms a batch", "batches", "of good"),
         [
             (
                 str(one["flows"]),
                 one["bad"] or "",
-                one["p50_s"],
-                one["p95_s"],
-                ratio(one["p50_s"], base) if one["bad"] else float("nan"),
-                one["peak_mb"],
+                *(one[fact] for fact in facts),
+                one["cpu_ms_a_batch"],
                 one["batches"],
+                ratio(one["p50_s"], base) if one["bad"] else float("nan"),
             )
             for one in found
         ],
@@ -96,58 +151,91 @@ def main(flows: str, bad: str, rate: int, trigger: str, warm_up: int, seconds: i
     keep("many", {"rate": rate, "trigger": trigger, "seconds": seconds, "runs": found})
 
 
-def measure(
-    folder: Path,
-    bootstrap: str,
-    count: int,
-    bad: str | None,
-    rate: int,
-    trigger: str,
-    warm_up: int,
-    seconds: int,
-    produced: Counter[int],
-) -> dict[str, Any]:
-    """Batches of the good flows, and the memory of the pipeline's processes.
-
-    ``produced`` counts the records of each topic, which all cases read from the start.
-    """
+def measure(folder: Path, bootstrap: str, broker_pid: int, case: Case) -> dict[str, Any]:
+    """Latencies and batches of the good flows; memory, threads and connections of the processes."""
     (folder / "transformations").mkdir(parents=True)
+    trigger = f"trigger: {case.trigger}\n" if case.trigger else ""
     (folder / "headrace.yml").write_text(_SPEC.format(bootstrap=bootstrap, trigger=trigger))
     text = "import time\n\nimport headrace as hr\nfrom pyspark.sql import functions as F\n"
-    text += "".join(_FLOW.format(number=number) for number in range(1, count + 1))
-    text += _BAD[bad] if bad else ""
+    text += "".join(_FLOW.format(number=number) for number in range(1, case.flows + 1))
+    text += _BAD[case.bad] if case.bad else ""
     (folder / "transformations" / "many.py").write_text(text)
     command = [*HEADRACE, "run", "--continuous", "--json", "--project", str(folder)]
+    topics = [f"many-{number}" for number in range(case.flows + 1)]
+    good = [f"t{number}" for number in range(1, case.flows + 1)]
+    tables = {flow: folder / "lake" / "tables" / "default" / flow for flow in good}
     with ExitStack() as stack:
-        trickles = (Trickle(bootstrap, f"many-{number}", rate) for number in range(count + 1))
-        loads = [stack.enter_context(trickle) for trickle in trickles]
         process = stack.enter_context(running(command, folder.parent / f"{folder.name}.log"))
         memory = stack.enter_context(TreeMemory(lambda: [process.pid]))
-        good = {f"t{number}" for number in range(1, count + 1)}
-        await_(lambda: {flow for flow, *_ in batches(folder)} >= good, _READY_S, "a batch of each", process)
-        time.sleep(warm_up)
-        began = time.time()
-        time.sleep(seconds)
-        for number, load in enumerate(loads):
-            load.stop()
-            produced[number] += load.sent
-        expected = {f"t{number}": produced[number] for number in range(1, count + 1)}
-        tables = {flow: folder / "lake" / "tables" / "default" / flow for flow in expected}
+        load = stack.enter_context(Trickles(bootstrap, topics, case.rate))
+        await_(lambda: all(_added(one) for one in tables.values()), _READY_S, "a batch of each", process)
+        time.sleep(case.warm_up)
+        began, before = time.time(), _used([process.pid, broker_pid])
+        time.sleep(case.seconds)
+        ended, after = time.time(), _used([process.pid, broker_pid])
+        facts = _shape(process.pid, int(bootstrap.rpartition(":")[2]))
+        load.__exit__()
+        expected = {flow: load.sent[f"many-{flow[1:]}"] for flow in good}
         await_(
-            lambda: all(rows_of(tables[flow]) >= records for flow, records in expected.items()),
+            lambda: all(_added(tables[flow]) >= records for flow, records in expected.items()),
             _READY_S,
             "the last records",
             process,
         )
     for flow, records in expected.items():
         expect(flow, rows_of(tables[flow]), records)
-    measured = [took for flow, at, took in batches(folder) if flow in good and at >= began]
+    commits = [commit for place in tables.values() for commit in load_commits(place)]
+    latencies = [c.at - moment for c in commits for moment in c.produced if began <= moment < ended]
+    measured = [took for flow, at, took in batches(folder) if flow in good and began <= at < ended]
     return {
+        "latency_p50_s": round(quantile(latencies, 0.5), 3),
+        "latency_p99_s": round(quantile(latencies, 0.99), 3),
         "p50_s": round(quantile(measured, 0.5), 3),
         "p95_s": round(quantile(measured, 0.95), 3),
         "batches": len(measured),
+        "cpu": {kind: round(seconds - before[kind], 1) for kind, seconds in after.items()},
+        "cpu_ms_a_batch": round(1000 * (sum(after.values()) - sum(before.values())) / max(1, len(measured))),
         "peak_mb": memory.peak_mb,
+        "parts": memory.parts,
+        **facts,
     }
+
+
+def _added(place: Path) -> int:
+    """The rows that commits have added so far; those of compactions do not count."""
+    total = 0
+    for file in (place / "_delta_log").glob("[0-9]*.json"):
+        for line in file.read_text().splitlines():
+            if line.startswith('{"add"') and (added := json.loads(line)["add"])["dataChange"]:
+                total += int(json.loads(added["stats"])["numRecords"])
+    return total
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def _used(pids: Sequence[int]) -> dict[str, float]:
+    """The processor seconds so far of Java and Python below the first process, and of the other ones."""
+    found = {"java": 0.0, "python": 0.0, "broker": 0.0}
+    for number, pid in enumerate(pids):
+        for process in _tree(pid):
+            with suppress(psutil.NoSuchProcess):
+                kind = "broker" if number else "java" if "java" in process.name() else "python"
+                found[kind] += sum(process.cpu_times()[:4])
+    return found
+
+
+def _shape(pid: int, port: int) -> dict[str, int]:
+    """The threads of the processes, and their connections to the broker."""
+    found = {"threads": 0, "connections": 0}
+    for process in _tree(pid):
+        with suppress(psutil.NoSuchProcess):
+            found["threads"] += process.num_threads()
+            remotes = [one.raddr.port for one in process.net_connections() if one.raddr]
+            found["connections"] += remotes.count(port)
+    return found
 
 
 def batches(folder: Path) -> list[tuple[str, float, float]]:

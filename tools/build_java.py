@@ -1,6 +1,7 @@
-"""Compile the Java classes for object storage into the jar of the wheel: `make java`, with a JDK 17.
+"""Compile the Java classes for local files and object storage into the jars of the wheel: `make java`, with a
+JDK 17.
 
-The jar names the hash of its sources, which a test compares. The same sources and JDK make the same bytes.
+Each jar names the hash of all sources, which a test compares. The same sources and JDK make the same bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from headrace.runtime.jars import spark_jars_folder
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "java"
 JAR = ROOT / "src/headrace/storage/s3/headrace-s3.jar"
+JARS = {"s3": JAR, "local": ROOT / "src/headrace/runtime/headrace-local.jar"}
+"""The jar of each package below `io.headrace`."""
 MANIFEST = "META-INF/MANIFEST.MF"
 JAVA = "17"  # the oldest Java that runs Spark 4.2
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -33,9 +36,9 @@ def source_hash() -> str:
     return digest.hexdigest()[:32]
 
 
-def packed_hash() -> str | None:
-    """The hash of the sources from which the jar was made."""
-    with zipfile.ZipFile(JAR) as jar:
+def packed_hash(path: Path = JAR) -> str | None:
+    """The hash of the sources from which a jar was made."""
+    with zipfile.ZipFile(path) as jar:
         found = re.search(r"^Headrace-Sources: (\w+)", jar.read(MANIFEST).decode(), re.MULTILINE)
     return found[1] if found else None
 
@@ -57,14 +60,15 @@ def main() -> None:
         ]
         command += ["-cp", os.pathsep.join(map(str, jars)), "-d", name]
         subprocess.run([*command, *map(str, sorted(SOURCES.rglob("*.java")))], check=True)
-        pack(Path(name))
+        for package, jar in JARS.items():
+            pack(Path(name), package, jar)
 
 
-def pack(classes: Path) -> None:
+def pack(classes: Path, package: str, path: Path) -> None:
     manifest = f"Manifest-Version: 1.0\r\nHeadrace-Sources: {source_hash()}\r\n\r\n"
-    with zipfile.ZipFile(JAR, "w") as jar:
+    with zipfile.ZipFile(path, "w") as jar:
         entries = [(MANIFEST, manifest.encode())]
-        found = sorted(classes.rglob("*.class"))
+        found = sorted((classes / "io/headrace" / package).rglob("*.class"))
         entries += [(path.relative_to(classes).as_posix(), path.read_bytes()) for path in found]
         for name, data in entries:
             entry = zipfile.ZipInfo(name, _TIME)

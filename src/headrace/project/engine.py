@@ -229,6 +229,8 @@ class Engine:
     ) -> UpdateContext:
         from headrace.maintain.scheduler import MaintenanceScheduler
         from headrace.run.context import UpdateContext
+        from headrace.run.limits import most_tasks
+        from headrace.run.queue import BatchQueue
         from headrace.sinks.delta.compaction import LogCheckpointer
         from headrace.state.lease import Heart
 
@@ -263,6 +265,7 @@ class Engine:
                 continuous=continuous,
                 stopping=lambda: stop.requested,
             ),
+            queue=BatchQueue(most_tasks(running.spark)) if continuous else None,
             remedies=remedies,
             log_file=running.log_file,
         )

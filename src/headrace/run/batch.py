@@ -17,6 +17,7 @@ from headrace.run.failures import Reading, violated_condition
 from headrace.run.headers import HeaderCheck
 from headrace.run.limits import limit_tasks
 from headrace.run.narrowing import RecordSearch
+from headrace.run.queue import BatchQueue
 from headrace.run.reporting import BatchReporter
 from headrace.run.split import BatchSplit, shown_row
 from headrace.run.steps import BatchSteps, StepClock
@@ -119,7 +120,8 @@ class QueryState:
 class BatchFunction:
     """The function that Spark calls for each batch of a flow. `committed`: called after each batch, also
     after one that is repeated. `accepted`: called before the first batch, after Spark has planned it. `turn`:
-    makes a context that holds off compactions while a batch runs."""
+    makes a context that holds off compactions while a batch runs. `queue`: gives the turns of a continuous
+    update; ``None`` otherwise."""
 
     planned: PlannedFlow
     lease: Lease
@@ -136,17 +138,25 @@ class BatchFunction:
     accepted: Callable[[], object] = lambda: None
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     snapshots: ReadRecords | None = None  # gives the rows of a batch whose row is a marker
+    queue: BatchQueue | None = None
 
     def __call__(self, rows: DataFrame, number: int) -> None:
-        state = self.state
+        state, queue, flow = self.state, self.queue, self.planned.flow.name
         state.busy = True
         try:
             clock = StepClock()
+            if queue is not None:
+                queue.begin(flow, state.stop)
             # The flow reports its errors.
             with quiet(), self.turn():
                 clock.end("turn")
                 self._run(rows, number, clock)
             state.last_batch = number
+            clock.end("report")
+            if queue is not None:
+                queue.end(flow, state.stop)
+            clock.end("turn")
+            self.steps.ended(number, clock.seconds)
         except BaseException as error:
             state.failure = error
             raise
@@ -177,7 +187,6 @@ class BatchFunction:
                 rows.write.format("noop").mode("overwrite").save()
         self.reporter.ended(stamp, committed, time.monotonic() - started_s)
         self.committed()
-        self.steps.ended(number, clock.seconds)
         reach("after-batch", flow, number)
 
     def _write(self, rows: DataFrame, stamp: BatchStamp, clock: StepClock) -> Committed | None:

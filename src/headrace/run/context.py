@@ -18,6 +18,7 @@ from headrace.plan.snapshots import SnapshotReader
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.checks import DatasetChecks
 from headrace.run.failures import Failures
+from headrace.run.queue import BatchQueue
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
@@ -75,6 +76,7 @@ class UpdateContext:
     heart: Heart
     stop: StopSignal
     maintenance: Maintenance
+    queue: BatchQueue | None = None
     remedies: Remedies = field(default_factory=Remedies)
     log_file: Path | None = None
 

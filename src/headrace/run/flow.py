@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -115,6 +115,7 @@ class LateRows:
 
 
 _POLL_S = 0.2
+_CONTINUOUS_POLL_S = 0.5  # each look asks the JVM, also while the flow waits
 _FOLD_S = 600.0
 """Seconds between two folds of the table's log into the ledger; Delta keeps its log for days."""
 _NOTHING_TO_READ = "Waiting for data to arrive"
@@ -194,26 +195,25 @@ class FlowRunner:
             checkpoint=opened.identity.checkpoint,
             report=lambda batch, rows: self.reports.late(self.planned, batch, rows),
         )
-        with closing(limits):
+        with self._explained():
+            function = self.make_batches(opened, session, lease, stop, limits, state)
+            self.gate.wait(stop)
+        steps = function.steps
+
+        def look(query: StreamingQuery) -> None:
+            late.look(query)
+            steps.look(query)
+
+        try:
             with self._explained():
-                function = self.make_batches(opened, session, lease, stop, limits, state)
-                self.gate.wait(stop)
-            steps = function.steps
-
-            def look(query: StreamingQuery) -> None:
-                late.look(query)
-                steps.look(query)
-
-            try:
-                with self._explained():
-                    query = self._start(opened, function, session, limits.first)
-                    limits.attach(query)
-                return self._wait(query, opened, look, state, stop)
-            except PlanAgain:
-                return "plan again"
-            finally:
-                function.ranges.close()
-                self.progress.late += late.rows
+                query = self._start(opened, function, session, limits.first)
+                limits.attach(query)
+            return self._wait(query, opened, look, state, stop)
+        except PlanAgain:
+            return "plan again"
+        finally:
+            function.ranges.close()
+            self.progress.late += late.rows
 
     def _source_settings(self, opened: OpenedFlow) -> dict[str, str]:
         """The Spark settings with which the flow continues to read its sources."""
@@ -298,7 +298,14 @@ class FlowRunner:
         """Look after a query until it ends, is stopped, or needs a new plan."""
         fold_at = time.monotonic() + _FOLD_S
         poller = SnapshotPoller(self.snapshots, state, lambda: query.lastProgress is not None)
-        while not query.awaitTermination(_POLL_S):
+
+        def has_ended() -> bool:
+            if self.triggered:
+                return bool(query.awaitTermination(_POLL_S))
+            stop.wait(_CONTINUOUS_POLL_S)
+            return bool(query.awaitTermination(0.001))
+
+        while not has_ended():
             look(query)
             if not self.triggered:
                 outdated = self._looks.ask("the source of snapshots", poller.is_outdated)

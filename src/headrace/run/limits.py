@@ -112,10 +112,6 @@ class BatchLimits:
             return False
         return True
 
-    def close(self) -> None:
-        for meter in self._meters.values():
-            meter.close()
-
 
 def _replaced(jvm: Any, before: Any, limit: int) -> Any:
     """A limit of the same type as before; the type is unknown if Delta has another version."""

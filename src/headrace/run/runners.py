@@ -123,6 +123,7 @@ class BatchSetup:
             if keeps_state(planned.sink)
             else partial(self.context.maintenance.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
+            queue=self.context.queue,
         )
 
     def _reporter(self, opened: OpenedFlow, limits: BatchLimits) -> BatchReporter:

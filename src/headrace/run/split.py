@@ -177,11 +177,14 @@ class BatchSplit:
         rejection = self._rejection(stamp)
         with self.records.search(split.session, stamp, rejection, raising) as found:
             counted = split.quarantined_rows
-            frames = [] if found.rows is None else [found.rows]
-            if counted or not frames:
-                # No row at all replaces those of an earlier attempt, too.
-                frames.append(as_rejected(split.quarantined, rejection))
-            rows = union(frames)
+
+            def rows() -> DataFrame:
+                frames = [] if found.rows is None else [found.rows]
+                if counted or not frames:
+                    # No row at all replaces those of an earlier attempt, too.
+                    frames.append(as_rejected(split.quarantined, rejection))
+                return union(frames)
+
             if planned.max_rejected is not None:
                 rejected, records = split.rejected_rows
                 counts = split.counts(records - rejected).with_bad_records(found.counts)
@@ -197,15 +200,15 @@ class BatchSplit:
                 )
             if counted or found.quarantined or (is_first and self.quarantine.holds(split.session, stamp)):
                 written = self.quarantine.write(
-                    split.session, rows, stamp, partial(check_not_replaced, self.target, stamp)
+                    split.session, rows(), stamp, partial(check_not_replaced, self.target, stamp)
                 )
                 if written != counted + found.quarantined:
                     raise self._not_repeatable(stamp, counted, written - found.quarantined)
             return found.counts
 
-    def _examples(self, split: RowSplit, quarantined: DataFrame) -> Iterator[str]:
+    def _examples(self, split: RowSplit, quarantined: Callable[[], DataFrame]) -> Iterator[str]:
         """A line for each of the first rejected records."""
-        yield from map(_line, quarantined.select("source", "reasons").limit(_SHOWN).collect())
+        yield from map(_line, quarantined().select("source", "reasons").limit(_SHOWN).collect())
         if self.planned.repeatable:
             # Dropped rows are computed once more, and have to be the same rows.
             yield from (

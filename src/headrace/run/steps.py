@@ -121,7 +121,8 @@ def _joined(own_s: Mapping[str, float], spark_ms: Mapping[str, int]) -> dict[str
     """The steps in their order, in milliseconds."""
     found = dict.fromkeys(("offsets", "planning"), 0)
     own_ms = {name: round(1000 * seconds) for name, seconds in own_s.items()}
-    found |= own_ms | {"report": max(spark_ms["addBatch"] - sum(own_ms.values()), 0), "marks": 0}
+    rest = max(spark_ms["addBatch"] - sum(own_ms.values()), 0)
+    found |= own_ms | {"report": own_ms.get("report", 0) + rest, "marks": 0}
     for name, step in _SPARK_STEPS.items():
         found[step] += spark_ms.get(name, 0)
     return found

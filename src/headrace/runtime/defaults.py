@@ -29,6 +29,15 @@ WRITER_CHECKS = {
 """Settings of Hadoop's kind, which a session takes under these names."""
 
 
+LOCAL_FILES = {
+    # Without Hadoop's native code, its own classes start five processes (`chmod`, `readlink`) for each batch
+    # of a flow, and two for each further commit: with 100 flows, a third of the processors' time.
+    "spark.hadoop.fs.file.impl": "io.headrace.local.LocalFiles",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "io.headrace.local.LocalContext",
+}
+"""Settings of a JVM that has our jar on its class path."""
+
+
 def is_local(master: str) -> bool:
     """Whether all of Spark is in the driver's JVM; `local-cluster` starts executors of their own."""
     return master == "local" or master.startswith("local[")

@@ -21,6 +21,8 @@ from headrace.runtime.jars import spark_jars_folder
 from headrace.runtime.java import Java
 from headrace.runtime.processes import end, start_bound
 
+LOCAL_JAR = Path(__file__).with_name("headrace-local.jar")
+"""Hadoop's local files without a process for each; see `LOCAL_FILES`."""
 _START_TIMEOUT_S = 120.0  # far more than a start takes on a busy machine; ends the wait for a JVM that hangs
 
 _OPENED = (
@@ -80,7 +82,7 @@ def class_path(jars: Sequence[Path]) -> str:
     # First, as in Spark's launcher: other jars contain an older version of this API.
     first = [jar for jar in own if jar.name.startswith("slf4j-api-")]
     rest = [jar for jar in own if jar not in first]
-    return os.pathsep.join(map(str, [*first, *rest, *jars]))
+    return os.pathsep.join(map(str, [*first, *rest, LOCAL_JAR, *jars]))
 
 
 def collector_options() -> tuple[str, ...]:

@@ -137,6 +137,3 @@ class Meter(ABC):
     @abstractmethod
     def taken(self, one: SourceRange, limit: int, duration_s: float) -> Taken:
         """What a batch has read."""
-
-    def close(self) -> None:
-        return

@@ -1,22 +1,26 @@
-"""The jar of the wheel and the jars of Hadoop's client of S3."""
+"""The jars of the wheel, and the jars of Hadoop's client of S3."""
 
 import re
 import zipfile
 
-from tools.build_java import JAR, SOURCES, packed_hash, source_hash
+import pytest
+from tools.build_java import JARS, SOURCES, packed_hash, source_hash
 
 from headrace.runtime.jars import locked_jars, spark_jars_folder
 
 
-def test_the_jar_is_made_from_the_sources() -> None:
-    assert packed_hash() == source_hash(), "run `make java`"
+@pytest.mark.parametrize("package", JARS)
+def test_a_jar_is_made_from_the_sources(package: str) -> None:
+    assert packed_hash(JARS[package]) == source_hash(), "run `make java`"
 
 
-def test_the_jar_has_each_class_and_nothing_else() -> None:
-    with zipfile.ZipFile(JAR) as jar:
+@pytest.mark.parametrize("package", JARS)
+def test_a_jar_has_each_class_of_its_package_and_nothing_else(package: str) -> None:
+    with zipfile.ZipFile(JARS[package]) as jar:
         names = {name.partition("$")[0].removesuffix(".class") for name in jar.namelist()}
-    sources = {path.relative_to(SOURCES).with_suffix("").as_posix() for path in SOURCES.rglob("*.java")}
-    assert names == {*sources, "META-INF/MANIFEST.MF"}
+    sources = (SOURCES / "io/headrace" / package).rglob("*.java")
+    found = {path.relative_to(SOURCES).with_suffix("").as_posix() for path in sources}
+    assert found and names == {*found, "META-INF/MANIFEST.MF"}
 
 
 def test_the_jars_for_s3_are_small_and_none_is_in_spark() -> None:

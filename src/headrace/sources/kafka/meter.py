@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError
-from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.kafka_client import confluent
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.record_marks import SingleRecords
+from headrace.sources.kafka.record_marks import RecordMarks
 from headrace.sources.limits import Meter, Taken
 from headrace.state.facts import SourceFacts
 
@@ -53,8 +52,8 @@ class KafkaMeter(Meter):
     counts_records = True
     least = LEAST_RECORDS
 
-    def __init__(self, connection: KafkaConnection) -> None:
-        self._records = SingleRecords(connection, "samples")
+    def __init__(self, records: RecordMarks) -> None:
+        self._records = records
         self.record_bytes = None
 
     def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
@@ -80,9 +79,6 @@ class KafkaMeter(Meter):
             self.record_bytes = self._sample(one.until.offsets) or self.record_bytes
         return Taken(amount, duration_s, self.record_bytes)
 
-    def close(self) -> None:
-        self._records.close()
-
     def _sample(self, positions: Mapping[str, Mapping[int, int]]) -> float | None:
         """Bytes of a record at these offsets, on average; ``None`` where none came in time."""
         places = [
@@ -94,9 +90,10 @@ class KafkaMeter(Meter):
             return None
         sizes: list[int] = []
         ended: set[tuple[str | None, int | None]] = set()
-        with contextlib.suppress(confluent.KafkaException, RuntimeError, HeadraceError):
-            consumer = self._records.open()
-            consumer.assign(places)
+        with (
+            contextlib.suppress(confluent.KafkaException, RuntimeError, HeadraceError),
+            self._records.consumer(places) as consumer,
+        ):
             deadline = time.monotonic() + _ANSWER_S
             while max(len(sizes), len(ended)) < len(places) and time.monotonic() < deadline:
                 for message in consumer.consume(num_messages=_RECORDS, timeout=0.1):
@@ -104,7 +101,6 @@ class KafkaMeter(Meter):
                         sizes.append(_size(message))
                     else:
                         ended.add((message.topic(), message.partition()))
-            consumer.unassign()
         return sum(sizes) / len(sizes) if sizes else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
@@ -37,42 +37,13 @@ _NO_TIMESTAMP = 0
 """librdkafka's type of a timestamp that a record does not have."""
 
 
-class SingleRecords:
-    """Opens the consumer at the first use, and keeps it open."""
-
-    def __init__(self, connection: KafkaConnection, name: str) -> None:
-        self._connection = connection
-        self._name = name
-        self._consumer: Consumer | None = None
-
-    def open(self) -> Consumer:
-        """The consumer; it reads committed records only."""
-        if self._consumer is None:
-            settings: dict[str, Any] = {
-                **COMMITTED,
-                "group.id": f"headrace-{self._name}",
-                "fetch.wait.max.ms": 10,
-                "fetch.message.max.bytes": 65_536,
-                "queued.min.messages": 1,
-                "queued.max.messages.kbytes": 1024,
-                # By default a new assignment waits up to a second for its first fetch (measured).
-                "fetch.queue.backoff.ms": 0,
-            }
-            self._consumer = ClientErrors(self._connection).open(confluent.Consumer, settings)
-        return self._consumer
-
-    def close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
-
-
 class RecordMarks:
     """Reads the marks of a cluster's records; without an error, so the caller must do without a mark."""
 
     def __init__(self, connection: KafkaConnection) -> None:
-        self._records = SingleRecords(connection, "marks")
+        self._connection = connection
         self._lock = threading.Lock()
+        self._consumer: Consumer | None = None
 
     def read(
         self, spans: Mapping[Partition, tuple[int, int]], timeout_s: float
@@ -82,18 +53,41 @@ class RecordMarks:
         if not spans:
             return {}
         found: dict[Partition, dict[int, RecordMark]] = {}
-        with self._lock, contextlib.suppress(confluent.KafkaException, RuntimeError, HeadraceError):
-            consumer = self._records.open()
-            consumer.assign([confluent.TopicPartition(*place, first) for place, (first, _) in spans.items()])
-            try:
-                found = _read(consumer, spans, time.monotonic() + timeout_s)
-            finally:
-                consumer.unassign()
+        places = [confluent.TopicPartition(*place, first) for place, (first, _) in spans.items()]
+        with (
+            contextlib.suppress(confluent.KafkaException, RuntimeError, HeadraceError),
+            self.consumer(places) as consumer,
+        ):
+            found = _read(consumer, spans, time.monotonic() + timeout_s)
         return found
+
+    @contextlib.contextmanager
+    def consumer(self, places: Sequence[confluent.TopicPartition]) -> Iterator[Consumer]:
+        """The consumer of the cluster, which reads from these offsets within the block; others wait."""
+        with self._lock:
+            if self._consumer is None:
+                settings: dict[str, Any] = {
+                    **COMMITTED,
+                    "group.id": "headrace-marks",
+                    "fetch.wait.max.ms": 10,
+                    "fetch.message.max.bytes": 65_536,
+                    "queued.min.messages": 1,
+                    "queued.max.messages.kbytes": 1024,
+                    # By default a new assignment waits up to a second for its first fetch (measured).
+                    "fetch.queue.backoff.ms": 0,
+                }
+                self._consumer = ClientErrors(self._connection).open(confluent.Consumer, settings)
+            self._consumer.assign(places)
+            try:
+                yield self._consumer
+            finally:
+                self._consumer.unassign()
 
     def close(self) -> None:
         with self._lock:
-            self._records.close()
+            if self._consumer is not None:
+                self._consumer.close()
+                self._consumer = None
 
 
 def _read(

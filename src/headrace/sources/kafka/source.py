@@ -198,7 +198,7 @@ class KafkaSource(Source):
         return position == KafkaOffsets(facts.latest)
 
     def meter(self, systems: Systems) -> KafkaMeter | None:
-        return KafkaMeter(self._cluster(systems).connection) if self.adaptive else None
+        return KafkaMeter(self._cluster(systems).marks) if self.adaptive else None
 
     def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:
         if one is None:
