@@ -23,6 +23,7 @@ from headrace.runtime.gateway import frame_of_plan, quiet
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, Observation, SparkSession, T
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.errors import PySparkException
 
 
@@ -120,6 +121,12 @@ def failed_counts(seen: Mapping[str, int | None], count: int) -> list[int]:
     """The number of rows that fail each expectation, from the values of `count_failed`."""
     sums = [seen[f"{_FAILED}{index - index % 2}"] or 0 for index in range(count)]
     return [one >> _HALF if index % 2 else one & (1 << _HALF) - 1 for index, one in enumerate(sums)]
+
+
+def count_failed_rows(rows: pa.Table, count: int) -> list[int]:
+    """The number of rows that fail each expectation, from the columns of `with_checks`."""
+    values = {name: rows[name].to_numpy() for name in check_columns(count)}
+    return [int(((values[f"{_FAILED}{n // _BITS}"] & _bit(n)) != 0).sum()) for n in range(count)]
 
 
 def _bit(index: int) -> int:

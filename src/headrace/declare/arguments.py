@@ -136,7 +136,7 @@ class Arguments:
 
     def refresh_policy(self, value: Any) -> RefreshPolicy:
         known: dict[str, RefreshPolicy] = {one.replace(" ", "_"): one for one in get_args(RefreshPolicy)}
-        given = "full" if value is None else value
+        given = "auto" if value is None else value
         if isinstance(given, str):
             given = given.lower().replace(" ", "_")
         self.one_of("refresh_policy", given, *known)

@@ -145,8 +145,8 @@ def materialized_view(
 
     It takes the same arguments as `table`; ``trigger`` is the minimum time between two refreshes of a
     continuous update, and ``max_rejected`` limits the rejected rows of a refresh. ``refresh_policy``:
-    ``auto`` and ``full`` compute the whole view, ``incremental`` only what has changed, where that is
-    possible, and ``incremental_strict`` never the whole view, but for the first time.
+    ``auto``, the default, computes what costs less, ``full`` the whole view, ``incremental`` only what has
+    changed, where that is possible, and ``incremental_strict`` never the whole view, but for the first time.
 
     Example:
         >>> import headrace as hr

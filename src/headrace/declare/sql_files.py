@@ -202,7 +202,7 @@ class _File:
                 spark_conf=dict(self.settings),
                 trigger=scope.arguments.view_trigger(None, self.settings),
             )
-            policy = statement.refresh_policy or "full"
+            policy = statement.refresh_policy or "auto"
             scope.register(MaterializedView(**stored, refresh_policy=policy), refresh)
             self._check_location(call, statement)
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.increments.changes import rows_at
 from headrace.increments.costs import Costs, rejected
-from headrace.increments.increment import Increment, matching
+from headrace.increments.increment import Checked, Increment, matching
 from headrace.increments.leaves import Leaves, Side
 from headrace.increments.query import (
     Operator,
@@ -41,7 +41,13 @@ _SIDES: tuple[Side, ...] = ("gained", "lost")
 
 
 def compute_again(
-    leaves: Leaves, keys: Sequence[Key], view: Location, version: int, most: int, costs: Costs | None = None
+    leaves: Leaves,
+    keys: Sequence[Key],
+    view: Location,
+    version: int,
+    most: int,
+    costs: Costs | None = None,
+    checked: Checked = lambda rows: rows,
 ) -> Increment:
     """The rows of the affected keys, as they were and as they are now. `most`: how many keys may be affected.
     `costs`: refuses what costs more than the whole view. `NotIncrementalError`: too many are affected."""
@@ -65,9 +71,13 @@ def compute_again(
         most_removed = costs.check_keys(count, read, is_expensive=is_expensive(query))
     held = rows_at(query.session, view, version).select("*", *position_columns())
     names = [quoted_column(str(one.attribute.name())) for one in keys]
-    removed = matching(held, [(F.col(one), _name(n)) for n, one in enumerate(names)], wanted)
+    removed = checked(matching(held, [(F.col(one), _name(n)) for n, one in enumerate(names)], wanted))
     return Increment(
-        strategy="keys", added=added, removed=removed.select(FILE, ROW), keys=count, most_removed=most_removed
+        strategy="keys",
+        added=added,
+        removed=removed.select(FILE, ROW, *removed.columns[len(held.columns) :]),
+        keys=count,
+        most_removed=most_removed,
     )
 
 

@@ -39,15 +39,10 @@ def rejected(text: str) -> NoReturn:
     raise NotIncrementalError("INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL", text)
 
 
-def check_large(seconds: Mapping[str, float], find_bytes: Callable[[], int]) -> None:
-    """Refuse all increments of a view that is computed as a whole in a short time. `find_bytes`: returns the
-    size of its tables. Refused, too: no refresh has recorded the time of the whole view."""
-    if "full" not in seconds:
-        raise NotIncrementalError("FIRST_REFRESH", "no refresh has recorded how long the whole view takes")
-    if (whole_s := seconds["full"]) < SMALL_S:
-        rejected(f"the whole view takes {whole_s:.1f} s, less than {SMALL_S:.0f} s")
-    if (size := find_bytes()) < SMALL_BYTES:
-        rejected(f"its tables have {size_text(size)}, less than {size_text(SMALL_BYTES)}")
+def is_small(seconds: Mapping[str, float], find_bytes: Callable[[], int]) -> bool:
+    """Whether a view is computed as a whole in a short time, so that an increment is not worth a look at its
+    query. `find_bytes`: returns the size of its tables."""
+    return seconds.get("full", SMALL_S) < SMALL_S or find_bytes() < SMALL_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

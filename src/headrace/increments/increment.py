@@ -32,10 +32,10 @@ class NotIncrementalError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Increment:
-    """`removed`: the positions of the rows that are removed (`FILE`, `ROW`); ``None`` for none. `keys`: how
-    many keys of the view are computed again; ``None`` if that is not known. `groups`: the columns that
-    identify a row, if they do. `most_removed`: how many rows it may remove; more cost more than the whole
-    view. `release`: frees what Spark keeps."""
+    """`removed`: the positions of the rows that are removed (`FILE`, `ROW`), with the columns of a check;
+    ``None`` for none. `keys`: how many keys of the view are computed again; ``None`` if that is not known.
+    `groups`: the columns that identify a row, if they do. `most_removed`: how many rows it may remove; more
+    cost more than the whole view. `release`: frees what Spark keeps."""
 
     strategy: Strategy
     added: DataFrame
@@ -44,6 +44,10 @@ class Increment:
     groups: Sequence[str] | None = None
     most_removed: int | None = None
     release: Callable[[], object] = lambda: None
+
+
+Checked = Callable[[DataFrame], DataFrame]
+"""Adds columns to rows of the view that say which expectations they fail."""
 
 
 def matching(rows: DataFrame, pairs: Sequence[tuple[Column, str]], wanted: DataFrame) -> DataFrame:

@@ -9,13 +9,13 @@ from operator import and_
 from typing import Any, Literal
 
 from headrace.increments.changes import rows_at
-from headrace.increments.increment import Increment, NotIncrementalError, matching
+from headrace.increments.increment import Checked, Increment, NotIncrementalError, matching
 from headrace.increments.leaves import Leaves, Side
 from headrace.increments.query import Operator, ViewQuery, id_of, kind_of, references
 from headrace.increments.shape import below, is_inexact, is_linear, value_of
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
-from headrace.sinks.delta.data_files import FILE, ROW, position_columns
+from headrace.sinks.delta.data_files import ROW, position_columns
 from headrace.storage.location import Location
 from headrace.syntax.sql import items
 
@@ -55,13 +55,16 @@ class Groups:
     aggregates: Sequence[Aggregated]
 
 
-def merge(leaves: Leaves, groups: Groups, view: Location, version: int) -> Increment:
+def merge(
+    leaves: Leaves, groups: Groups, view: Location, version: int, checked: Checked = lambda rows: rows
+) -> Increment:
     """The groups that change, with their new aggregates."""
     query, only_gains = leaves.query, leaves.only_gains
     sides: tuple[Side, ...] = ("gained",) if only_gains else ("gained", "lost")
     found = [query.frame(query.over({groups.rows: leaves.delta(groups.rows, side)})) for side in sides]
     delta = found[0] if only_gains else _net(found[0], found[1], groups.aggregates)
-    return _combine(delta, rows_at(query.session, view, version), groups, only_gains=only_gains)
+    held = rows_at(query.session, view, version)
+    return _combine(delta, held, groups, checked, only_gains=only_gains)
 
 
 def _not_mergeable(text: str) -> NotIncrementalError:
@@ -193,12 +196,14 @@ def _signed(value: Column) -> Column:
     return F.when(F.col(_LOST), -value).otherwise(value)
 
 
-def _combine(delta: DataFrame, view: DataFrame, groups: Groups, *, only_gains: bool) -> Increment:
+def _combine(
+    delta: DataFrame, view: DataFrame, groups: Groups, checked: Checked, *, only_gains: bool
+) -> Increment:
     keys, aggregates = groups.keys, groups.aggregates
     place = {name: f"{_DELTA}{number}" for number, name in enumerate(delta.columns)}
     changes = delta.select(*(F.col(quoted_column(name)).alias(other) for name, other in place.items()))
     pairs = [(F.col(quoted_column(one)), place[one]) for one in keys]
-    held = matching(view.select("*", *position_columns()), pairs, changes)
+    held = checked(matching(view.select("*", *position_columns()), pairs, changes))
     same = reduce(and_, (one.eqNullSafe(F.col(other)) for one, other in pairs), F.lit(True))
     new: dict[str, Column] = {
         one.name: _combined(one.function, F.col(quoted_column(one.name)), F.col(place[one.name]))
@@ -221,12 +226,13 @@ def _combine(delta: DataFrame, view: DataFrame, groups: Groups, *, only_gains: b
     ]
     # A group without rows leaves the view; without GROUP BY, there is always one row.
     left = counts[_ROWS] if keys and not only_gains else F.lit(1)
-    joined = changes.join(held, same, "left").select(*values, FILE, ROW, left.alias(_LEFT)).persist()
+    at = held.columns[len(view.columns) :]
+    joined = changes.join(held, same, "left").select(*values, *at, left.alias(_LEFT)).persist()
     return Increment(
         strategy="merge",
         groups=keys,
-        added=joined.where(F.col(_LEFT) != 0).drop(FILE, ROW, _LEFT),
-        removed=joined.where(F.col(ROW).isNotNull()).select(FILE, ROW),
+        added=joined.where(F.col(_LEFT) != 0).drop(*at, _LEFT),
+        removed=joined.where(F.col(ROW).isNotNull()).select(*at),
         release=joined.unpersist,
     )
 

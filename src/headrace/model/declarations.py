@@ -205,7 +205,7 @@ RefreshPolicy = Literal["auto", "incremental", "incremental strict", "full"]
 class MaterializedView(StoredDataset):
     """A table that a refresh flow keeps equal to the result of its query."""
 
-    refresh_policy: RefreshPolicy = "full"
+    refresh_policy: RefreshPolicy = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

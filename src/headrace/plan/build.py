@@ -282,7 +282,7 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
         else ViewStrategies(
             session=resolved.frame.sparkSession,
             plan=resolved.plan,
-            has_expectations=bool(view.expectations),
+            actions=frozenset(one.action for one in view.expectations),
             varies=varies,
             name_of=resolver.stand_ins.name_of,
         ),

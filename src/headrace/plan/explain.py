@@ -182,8 +182,9 @@ class Explanation:
         view = self.view_of(dataset.name)
         if not isinstance(dataset, MaterializedView) or not isinstance(view, PlannedRefresh) or found is None:
             return ""
-        # The line before says that each run recomputes it, and why.
-        return "" if view.varies or not view.reads else found.text(dataset)
+        # The line before says that each run recomputes it, and why. The default policy has only JSON.
+        is_told = view.varies or not view.reads or dataset.refresh_policy == "auto"
+        return "" if is_told else found.text()
 
     def _refreshing(self, dataset: Dataset) -> Refreshing | None:
         view = self.view_of(dataset.name)

@@ -87,14 +87,9 @@ def table_properties(
         properties[SCD_TYPE] = "1" if changes.history is None else "2"
         if replayable:
             properties[REPLAYABLE] = "true"
-    if isinstance(dataset, MaterializedView):
-        if dataset.refresh_policy.startswith("incremental"):
-            properties |= KEYED_TABLE_DEFAULTS
-        elif dataset.refresh_policy == "auto" and not set(cannot_read(*_VECTORS[:2])).isdisjoint(
-            settings.readers
-        ):
-            # Otherwise, a refresh gives a large view deletion vectors.
-            properties[_VECTORS[0]] = "false"
+    if isinstance(dataset, MaterializedView) and dataset.refresh_policy.startswith("incremental"):
+        # A view with the policy AUTO has them from the first refresh on that removes some of its rows.
+        properties |= KEYED_TABLE_DEFAULTS
     if groups is not None:
         properties |= KEYED_TABLE_DEFAULTS
         properties[KEYS] = json.dumps(groups.keys)
@@ -273,6 +268,13 @@ def cannot_read(key: str, value: str) -> tuple[str, ...]:
             for name, values, _ in found
         )
     )
+
+
+def kept_plain_for(view: MaterializedView, settings: ProjectSettings) -> tuple[str, ...]:
+    """The readers of the spec for which a refresh by the policy AUTO gives a view no deletion vectors."""
+    if view.refresh_policy != "auto" or _VECTORS[0] in view.table_properties:
+        return ()
+    return tuple(one for one in cannot_read(*_VECTORS[:2]) if one in settings.readers)
 
 
 def _unreadable(

@@ -12,7 +12,7 @@ from headrace.increments.increment import Code, NotIncrementalError, Strategy
 from headrace.increments.merged import find_groups
 from headrace.increments.query import delta_folder, file_index, read_plan
 from headrace.increments.shape import check_query, find_keys, is_linear
-from headrace.model.declarations import MaterializedView
+from headrace.model.declarations import Action
 from headrace.model.names import TableName
 from headrace.plan.logical import LogicalPlan
 from headrace.runtime.lazy_pyspark import SparkSession
@@ -33,12 +33,12 @@ class Refreshing:
             return replace(self, strategies=self.strategies[:1])
         return Refreshing(code="STREAM_READS_VIEW", reason="a stream reads the view, and rows of it change")
 
-    def text(self, view: MaterializedView) -> str:
+    def text(self) -> str:
         if not self.strategies:
             return f"refreshed as a whole: {self.reason} ({self.code})"
         *others, last = self.strategies
         ways = f"{', '.join(others)} or {last}" if others else last
-        return f"refreshed by {ways}" + (", where that costs less" if view.refresh_policy == "auto" else "")
+        return f"refreshed by {ways}"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -47,7 +47,7 @@ class ViewStrategies:
 
     session: SparkSession
     plan: LogicalPlan
-    has_expectations: bool
+    actions: frozenset[Action]  # of the view's expectations
     varies: tuple[str, ...]
     name_of: Callable[[str], TableName | None]
 
@@ -59,8 +59,8 @@ class ViewStrategies:
             return Refreshing(code=error.code, reason=str(error))
 
     def _find(self) -> list[Strategy]:
-        if self.has_expectations:
-            raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
+        if "quarantine" in self.actions:
+            raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has a quarantine")
         query = read_plan(self.session, self.plan.java_plan, self._folder)
         check_query(query)
         if self.varies:
@@ -69,6 +69,12 @@ class ViewStrategies:
         tables, found = tuple(query.tables), list[Strategy]()
         if all(is_linear(query.root, one) for one in tables):
             found.append("append")
+        if "drop" in self.actions:
+            if not found:
+                raise NotIncrementalError(
+                    "EXPECTATIONS_NOT_SUPPORTED", "it drops rows, and rows of it change"
+                )
+            return found
         with suppress(NotIncrementalError):
             find_groups(query, tables, only_gains=True)
             found.append("merge")

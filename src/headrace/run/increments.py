@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from headrace.contracts.expectations import count_failed_rows, with_checks
 from headrace.errors import RefreshNotIncrementalError
 from headrace.increments.by_keys import compute_again
 from headrace.increments.changes import TableChange, bytes_of, columns_differ, find_change
-from headrace.increments.costs import Costs, check_large, faded, rejected, with_attempt
+from headrace.increments.costs import Costs, faded, is_small, rejected, with_attempt
 from headrace.increments.increment import Code, Increment, NotIncrementalError, Strategy
 from headrace.increments.leaves import InputTable, Leaves
 from headrace.increments.merged import find_groups, merge
 from headrace.increments.query import ViewQuery, read_query
 from headrace.increments.shape import check_query, find_keys, is_expensive
-from headrace.model.declarations import MaterializedView
+from headrace.model.declarations import MaterializedView, RefreshPolicy
 from headrace.model.names import TableName
+from headrace.plan.logical import read_plan
 from headrace.run.failpoints import reach
+from headrace.run.split import RefreshSplit
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import NoPositionsError
 from headrace.sinks.delta.increment import ViewIncrement
-from headrace.sinks.target import Committed, RefreshStamp
+from headrace.sinks.target import Committed, RefreshStamp, SplitRows
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.refreshes import newest_refresh, refresh_seconds
 from headrace.storage.table_log import commit_mark, readable_versions
 
+_LOG = logging.getLogger(__name__)
 _MOST_KEYS = 500_000
 _WHOLE_ANYWAY: frozenset[Code] = frozenset({"FIRST_REFRESH", "QUERY_FINGERPRINT_CHANGED", "ROWS_ERASED"})
 _SETTINGS = (
@@ -57,12 +64,15 @@ class Attempt:
 
 @dataclass(kw_only=True)
 class ViewIncrements:
-    """The increments of one view. `is_streamed`: whether a stream reads its rows."""
+    """The increments of one view. `is_streamed`: whether a stream reads its rows. `kept_plain_for`: the
+    readers for which no row may be removed by a deletion vector."""
 
     view: MaterializedView
     storage: Storage
     maintenance: Maintenance
     is_streamed: bool
+    split: RefreshSplit
+    kept_plain_for: Sequence[str] = ()
 
     def attempt(self, session: SparkSession, frame: DataFrame, stamp: RefreshStamp) -> Attempt:
         """Commit an increment, if that costs less than the whole view.
@@ -70,23 +80,26 @@ class ViewIncrements:
         Raises:
             RefreshNotIncrementalError: The view may only be refreshed by increments, and there is none.
         """
-        if self.view.refresh_policy == "full":
+        policy = self.view.refresh_policy
+        if policy == "full":
             return Attempt(strategy="full", frame=lambda: frame, stamp=stamp)
         seconds = refresh_seconds(newest_refresh(self._path))
         stamp = replace(stamp, seconds=faded(seconds, "full"))
-        full = Attempt(strategy="full", frame=lambda: frame, stamp=stamp)
+        full, started = Attempt(strategy="full", frame=lambda: frame, stamp=stamp), None
+        if policy == "auto" and is_small(seconds, lambda: self._input_bytes(session, stamp)):
+            return full
         try:
-            if self.view.refresh_policy == "auto":
-                check_large(seconds, lambda: self._input_bytes(session, stamp))
-            if self.view.expectations:
-                raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", "it has expectations")
+            conditions = self._conditions(session, frame)
             query = read_query(session, frame)
             check_query(query)
             if stamp.varies:
                 raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", "its rows depend on the time")
             now = self._tables(query, stamp)
+            digest = query.digest
+            if conditions:
+                digest = hashlib.sha256("\n".join((digest, *conditions)).encode()).hexdigest()[:32]
             # From here on the whole view, too, is computed from exactly these versions.
-            exact = replace(stamp, exact=True, settings=_settings(session), query=query.digest)
+            exact = replace(stamp, exact=True, settings=_settings(session), query=digest)
             full = replace(full, frame=Leaves(query, now).whole, stamp=exact)
             if self.maintenance.awaits_rewrite(self._path):
                 raise NotIncrementalError("ROWS_ERASED", "rows were erased, so no file of it may keep them")
@@ -95,21 +108,40 @@ class ViewIncrements:
             if not begun.has_columns(frame):
                 raise NotIncrementalError("DATA_SCHEMA_CHANGED", "its table has other columns than its query")
             started = time.monotonic()
-            try:
-                return self._commit(full, leaves, begun, seconds)
-            except (NoPositionsError, NotIncrementalError):
-                now_ms, spent_s = time.time_ns() // 1_000_000, time.monotonic() - started
-                exact = replace(exact, seconds=with_attempt(seconds, spent_s), began_ms=now_ms)
-                full = replace(full, stamp=exact)
+            return self._commit(full, leaves, begun, seconds)
+        except Exception as error:
+            if (reason := reason_of(error, policy)) is None:
                 raise
-        except NoPositionsError as error:
-            return self._full(full, NotIncrementalError("CONFIGURATION_CHANGED", str(error)))
-        except NotIncrementalError as error:
-            return self._full(full, error)
+            if started is not None:
+                now_ms, spent_s = time.time_ns() // 1_000_000, time.monotonic() - started
+                exact = replace(full.stamp, seconds=with_attempt(seconds, spent_s), began_ms=now_ms)
+                full = replace(full, stamp=exact)
+            return self._full(full, reason)
 
     @property
     def _path(self) -> Location:
         return self.storage.table(self.view.name)
+
+    def _conditions(self, session: SparkSession, frame: DataFrame) -> Sequence[str]:
+        """The expectations as texts; `NotIncrementalError` if an increment cannot add up their counts."""
+        from pyspark.errors import AnalysisException
+
+        expected = self.view.expectations
+        if not expected:
+            return ()
+        actions = {one.action for one in expected}
+        if "quarantine" in actions or ("drop" in actions and self.split.max_rejected is not None):
+            text = "it has a quarantine, or a limit of rejected rows"
+            raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", text)
+        try:
+            plan = read_plan(session, with_checks(session.createDataFrame([], frame.schema), expected))
+        except AnalysisException as error:
+            text = "an expectation uses a column that the view does not have"
+            raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", text) from error
+        if plan.varies or plan.python_functions:
+            text = "an expectation depends on the time, or calls a function of Python"
+            raise NotIncrementalError("EXPRESSION_NOT_DETERMINISTIC", text)
+        return [f"{one.action} {one.name}: {one.text}, NULL {one.nulls}" for one in expected]
 
     def _input_bytes(self, session: SparkSession, stamp: RefreshStamp) -> int:
         tables = ((TableName.parse(name, "default"), one) for name, one in stamp.inputs.items())
@@ -122,14 +154,14 @@ class ViewIncrements:
         costs = None
         if self.view.refresh_policy == "auto":
             costs = Costs(
-                seconds=seconds,
+                seconds={"full": math.inf, **seconds},
                 changed_rows=leaves.changed_row_count,
                 changed_bytes=leaves.changed_bytes,
                 input_bytes=leaves.input_bytes,
                 view_rows=begun.row_count,
                 view_bytes=bytes_of(session, self._path, begun.version),
             )
-        increment = self._find(leaves, begun, costs)
+        increment, expected = self._find(leaves, begun, costs), self.view.expectations
         strategy, change = increment.strategy, {"changed": leaves.changed_row_count}
         change |= {} if increment.keys is None else {"keys": increment.keys}
 
@@ -142,9 +174,15 @@ class ViewIncrements:
         try:
             facts: dict[str, Any] = {"strategy": strategy, **change, "from": leaves.start}
             facts |= {} if increment.groups is None else {"groups": increment.groups}
-            with overflow_refused():
+            added = increment.added
+            with self.split.begin(added, stamp) if expected else SplitRows(accepted=added) as split:
                 committed, rows = begun.commit(
-                    stamp, increment.added, increment.removed, facts, check_removed
+                    stamp,
+                    split,
+                    increment.removed,
+                    facts,
+                    check_removed,
+                    partial(count_failed_rows, count=len(expected)),
                 )
         finally:
             increment.release()
@@ -195,7 +233,14 @@ class ViewIncrements:
                 return Increment(strategy="append", added=added)
         if self.is_streamed:
             raise NotIncrementalError("STREAM_READS_VIEW", "a stream reads the view, and rows of it change")
+        if any(one.action == "drop" for one in self.view.expectations):
+            text = "it drops rows, and rows of it change"
+            raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", text)
+        if self.kept_plain_for:
+            text = f"{self.kept_plain_for[0]}, of `readers`, cannot read the deletion vectors of removed rows"
+            raise NotIncrementalError("CONFIGURATION_CHANGED", text)
         query, changed = leaves.query, leaves.changed
+        checked = partial(with_checks, expectations=self.view.expectations)
         try:
             groups = find_groups(query, changed, only_gains=leaves.only_gains)
         except NotIncrementalError as not_mergeable:
@@ -205,10 +250,10 @@ class ViewIncrements:
                 raise (error if not_mergeable.code == "AGGREGATE_NOT_TOP_NODE" else not_mergeable) from None
             _check(costs, "keys", is_expensive=is_expensive(query))
             begun.open_positions()
-            return compute_again(leaves, keys, self._path, begun.version, _MOST_KEYS, costs)
+            return compute_again(leaves, keys, self._path, begun.version, _MOST_KEYS, costs, checked)
         _check(costs, "merge")
         begun.open_positions()
-        return merge(leaves, groups, self._path, begun.version)
+        return merge(leaves, groups, self._path, begun.version, checked)
 
 
 def _check(costs: Costs | None, strategy: Strategy, *, is_expensive: bool = False) -> None:
@@ -216,17 +261,23 @@ def _check(costs: Costs | None, strategy: Strategy, *, is_expensive: bool = Fals
         costs.check(strategy, is_expensive=is_expensive)
 
 
-@contextmanager
-def overflow_refused() -> Iterator[None]:
-    """Refuse an increment that adds up values to more than their type holds: the sum of all rows can be
-    smaller than that of the changed ones."""
-    try:
-        yield
-    except Exception as error:
-        if "ARITHMETIC_OVERFLOW" not in str(error):
-            raise
-        text = "the sum of the values that have changed is too large for its type"
-        raise NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text) from error
+def reason_of(error: Exception, policy: RefreshPolicy) -> NotIncrementalError | None:
+    """Why the whole view is computed after an error; ``None`` if the refresh fails."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    match error:
+        case NotIncrementalError():
+            return error
+        case NoPositionsError():
+            return NotIncrementalError("CONFIGURATION_CHANGED", str(error))
+        case Py4JError() | PySparkException() if policy == "auto" or "ARITHMETIC_OVERFLOW" in str(error):
+            # Nobody has asked for an increment; and the sum of all values can be smaller than that of the
+            # changed ones.
+            _LOG.warning("an increment failed", exc_info=error)
+            text = f"an increment failed: {' '.join(str(error).split())[:200]}"
+            return NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text)
+    return None
 
 
 def _settings(session: SparkSession) -> str:
@@ -247,7 +298,8 @@ def _with_changes(
             "FIRST_REFRESH", "the last refresh did not record the versions that it read"
         )
     if last.get("query") != stamp.query:
-        raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", "its query has other values than before")
+        text = "its query or its expectations have other values than before"
+        raise NotIncrementalError("QUERY_FINGERPRINT_CHANGED", text)
     if last.get("settings") != stamp.settings:
         raise NotIncrementalError("CONFIGURATION_CHANGED", "settings of Spark have changed")
     found, changes = {}, dict[Location, TableChange]()

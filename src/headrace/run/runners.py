@@ -12,6 +12,7 @@ from headrace.model.declarations import snapshots_of
 from headrace.model.events import BatchTimed
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.table_events import ForeignCommitSeen
+from headrace.plan.properties import kept_plain_for
 from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReaderCounts
@@ -251,6 +252,12 @@ def make_flow(
 
 
 def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> ViewRunner:
+    split = RefreshSplit(
+        stage=stage,
+        quarantine=quarantine_of(stage.view.name, context.settings.storage),
+        max_rejected=stage.view.max_rejected or context.settings.max_rejected,
+        limit_place=None if stage.view.max_rejected else context.settings.places.get("max_rejected"),
+    )
     return ViewRunner(
         stage=stage,
         inputs=inputs_of(stage.planned, plan),
@@ -260,12 +267,9 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
             storage=context.settings.storage,
             maintenance=context.maintenance,
             is_streamed=plan.streams_rows(stage.view.name),
+            split=split,
+            kept_plain_for=kept_plain_for(stage.view, plan.project),
         ),
-        split=RefreshSplit(
-            stage=stage,
-            quarantine=quarantine_of(stage.view.name, context.settings.storage),
-            max_rejected=stage.view.max_rejected or context.settings.max_rejected,
-            limit_place=None if stage.view.max_rejected else context.settings.places.get("max_rejected"),
-        ),
+        split=split,
         context=context,
     )

@@ -7,11 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from headrace.increments.by_keys import inside_of
-from headrace.increments.costs import Costs, check_large, faded, with_attempt
+from headrace.increments.costs import Costs, faded, is_small, with_attempt
 from headrace.increments.increment import NotIncrementalError
-from headrace.run.increments import overflow_refused
+from headrace.model.declarations import RefreshPolicy
+from headrace.run.increments import reason_of
 
 MB = 10**6
 COSTS = Costs(
@@ -26,24 +28,19 @@ REJECTED = "INCREMENTAL_PLAN_REJECTED_BY_COST_MODEL"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "size", "code"),
+    ("seconds", "size", "expected"),
     [
-        ({}, 500 * MB, "FIRST_REFRESH"),
-        ({"merge": 1.0}, 500 * MB, "FIRST_REFRESH"),
-        ({"full": 1.9}, 500 * MB, REJECTED),
-        ({"full": 9.0}, 31 * MB, REJECTED),
-        ({"full": 2.0}, 32 * MB, None),
+        ({}, 500 * MB, False),
+        ({}, 31 * MB, True),
+        ({"full": 1.9}, 500 * MB, True),
+        ({"full": 9.0}, 31 * MB, True),
+        ({"full": 2.0}, 32 * MB, False),
     ],
 )
 def test_a_view_that_is_computed_in_two_seconds_is_computed_as_a_whole(
-    seconds: dict[str, float], size: int, code: str | None
+    seconds: dict[str, float], size: int, expected: bool
 ) -> None:
-    if code is None:
-        check_large(seconds, lambda: size)
-        return
-    with pytest.raises(NotIncrementalError) as raised:
-        check_large(seconds, lambda: size)
-    assert raised.value.code == code
+    assert is_small(seconds, lambda: size) is expected
 
 
 @pytest.mark.parametrize(
@@ -123,8 +120,17 @@ def test_files_are_not_left_out_by_dates_that_python_does_not_have() -> None:
     assert inside_of(column, pa.array([5_000_000], type=pa.date32())) is None
 
 
-def test_a_sum_of_changes_that_is_too_large_leads_to_the_whole_view() -> None:
-    with pytest.raises(NotIncrementalError, match="too large"), overflow_refused():
-        raise RuntimeError("[ARITHMETIC_OVERFLOW] overflow")
-    with pytest.raises(RuntimeError, match="lost"), overflow_refused():
-        raise RuntimeError("the connection was lost")
+@pytest.mark.parametrize(
+    ("error", "policy", "text"),
+    [
+        (PySparkException("[ARITHMETIC_OVERFLOW] overflow"), "incremental", "OVERFLOW"),
+        (PySparkException("a file is lost"), "auto", "a file is lost"),
+        (PySparkException("a file is lost"), "incremental", None),
+        (RuntimeError("a failure of Headrace"), "auto", None),
+    ],
+)
+def test_the_whole_view_is_computed_if_an_increment_fails_that_nobody_has_asked_for(
+    error: Exception, policy: RefreshPolicy, text: str | None
+) -> None:
+    reason = reason_of(error, policy)
+    assert reason is None if text is None else text in str(reason)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.model.counts import BatchCounts
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
@@ -20,10 +21,13 @@ from headrace.sinks.delta.data_files import (
 from headrace.sinks.delta.placed_rows import check_positions, table_rows
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
-from headrace.sinks.target import Committed, RefreshStamp
+from headrace.sinks.target import Committed, RefreshStamp, SplitRows
 from headrace.storage.location import Location
 from headrace.storage.refreshes import newest_refresh
 from headrace.storage.table_log import newest_version
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _VECTORS = "delta.enableDeletionVectors"
 
@@ -44,13 +48,15 @@ class ViewIncrement:
     def commit(
         self,
         stamp: RefreshStamp,
-        added: DataFrame,
+        added: SplitRows,
         removed: DataFrame | None,
         facts: Mapping[str, Any],
         check_removed: Callable[[int], None],
+        count_failed: Callable[[pa.Table], Sequence[int]],
     ) -> tuple[Committed, Mapping[str, int]]:
         """Commit the rows of an increment. `removed`: the positions of rows. `facts`: what the commit says of
         the increment beside the numbers of its rows. `check_removed`: refuses too many removed rows.
+        `count_failed`: how many of the removed rows fail each expectation.
 
         Raises:
             NoPositionsError: The view cannot be changed by position; nothing is committed.
@@ -58,17 +64,19 @@ class ViewIncrement:
         session, path = self._session, self._path
         masked = MaskedRows()
         count = 0
+        failed: Sequence[int] = ()
         if removed is not None:
             found = collect(removed.distinct())
             if count := found.num_rows:
                 check_removed(count)
+                failed = count_failed(found)
                 files = list_files(session, self._transaction.snapshot())
                 numbered = {one.number: one for one in files}
                 masked = mask_rows(session, path, numbered, find_positions(found, files))
         transaction = self._transaction
-        written = write_files(transaction, table_rows(added, transaction))
-        after = self.row_count + written.rows - count
-        counts = BatchCounts(input=after, accepted=after)
+        written = write_files(transaction, table_rows(added.accepted, transaction))
+        added.settle()
+        counts = self._with_kept(added.counts(written.rows), count, failed)
         rows = {"added": written.rows, "removed": count}
         actions = written.actions
         for action in masked.actions:
@@ -76,6 +84,21 @@ class ViewIncrement:
         files_of = WrittenFiles(actions=actions, added=written.added)
         version = commit_increment(session, transaction, files_of, stamp, counts, {**facts, **rows})
         return Committed(version=version, counts=counts), rows
+
+    def _with_kept(self, added: BatchCounts, removed: int, failed: Sequence[int]) -> BatchCounts:
+        """The counts of all rows that the view has with the added rows and without the removed ones."""
+        last = self.last or {}
+        accepted = self.row_count + added.accepted - removed
+        dropped = int(last.get("dropped", 0)) + added.dropped
+        before = {str(one["name"]): int(one["failed"]) for one in last.get("expectations", ())}
+        gone = failed or [0] * len(added.expectations)
+        listed = []
+        for one, less in zip(added.expectations, gone, strict=True):
+            total = before.get(one.name, 0) + one.failed - less
+            listed.append(replace(one, failed=total, passed=accepted + dropped - total))
+        return BatchCounts(
+            input=accepted + dropped, accepted=accepted, dropped=dropped, expectations=tuple(listed)
+        )
 
     def has_columns(self, rows: DataFrame) -> bool:
         """Whether the columns of the view are those of the rows: another writer can rename, add or drop one.
