@@ -554,7 +554,7 @@ def increment_by(strategy: str, leaves: Leaves, path: Location) -> Increment:
     if strategy == "merge":
         groups = find_groups(leaves.query, leaves.changed, only_gains=leaves.only_gains)
         return merge(leaves, groups, path, version)
-    return compute_again(leaves, find_keys(leaves.query, leaves.changed), path, version, 10_000)
+    return compute_again(leaves, find_keys(leaves.query, leaves.changed), path, lambda: version, 10_000)
 
 
 def _text(frame: DataFrame, name: str) -> Column:

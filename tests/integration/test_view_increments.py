@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +119,8 @@ def test_a_date_of_a_time_leaves_out_files_of_other_days(spark: SparkSession, tm
         now = shop.versions()
         leaves = shop.leaves(text, seen, now)
         keys = find_keys(leaves.query, leaves.changed)
-        increment = compute_again(leaves, keys, shop.path(day), newest_version(shop.path(day)), 100)
+        path = shop.path(day)
+        increment = compute_again(leaves, keys, path, partial(newest_version, path), 100)
         whole = scanned_bytes(shop.query(text))
         assert 0 < scanned_bytes(increment.added) < whole / 2
         assert shop.refresh(day, text, seen, now)["keys"] == "right"

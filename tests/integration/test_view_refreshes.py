@@ -65,6 +65,8 @@ def strict():
 AUTO = f"""
 @hr.materialized_view
 {SUMS}
+@hr.materialized_view
+{SUMS.replace("def sums", "def totals")}
 @hr.materialized_view(refresh_policy="incremental")
 def everybody():
     return spark.read.table("silver").select("id", "name")
@@ -86,7 +88,9 @@ def usual():
     return spark.read.table("silver").groupBy("name").count()
 """
 CHECKED = {
-    "sums": "SELECT name, sum(sales), count(sales), count(*) FROM {silver} GROUP BY name",
+    **dict.fromkeys(
+        ("sums", "totals"), "SELECT name, sum(sales), count(sales), count(*) FROM {silver} GROUP BY name"
+    ),
     "large": "SELECT id, name FROM {silver} WHERE sales > 3",
     "ranked": "SELECT id, name, rank() OVER (PARTITION BY name ORDER BY offset, partition) FROM {silver}",
     "everybody": "SELECT id, name FROM {silver}",
@@ -232,25 +236,34 @@ def kept_{policy}():
 def ranked_{policy}():
     rank = "rank() OVER (PARTITION BY name ORDER BY offset, partition)"
     return spark.sql(f"SELECT name, offset, {{rank}} AS r FROM silver")
+
+@hr.materialized_view(refresh_policy="{policy}")
+@hr.expect("some", "n > 0")
+@hr.expect("other", "st.name <> 'struct'")
+def named_{policy}():
+    named = "st.name, named_struct('name', 'struct') AS st, count(*) AS n"
+    return spark.sql(f"SELECT {{named}} FROM silver AS st GROUP BY st.name")
 """
 
 
 def test_expectations_have_the_counts_of_the_whole_view(shop: Shop, spark: SparkSession) -> None:
     code = [BRONZE, SILVER, *map(_with_expectations, ("incremental", "full"))]
     shop.write(*code)
-    failed = Counter[str]()
+    failed, views = Counter[str](), ("sums", "kept", "ranked", "named")
 
     def refresh() -> dict[str, str]:
         """The strategies, after a comparison of the counts with those of the same views as a whole."""
         found = _refresh(shop)
         facts = ("rows", "dropped", "quarantined")
-        for name in ("sums", "kept", "ranked"):
+        for name in views:
             mine, whole = (found[f"{name}_{policy}"] for policy in ("incremental", "full"))
             assert [getattr(mine, one) for one in facts] == [getattr(whole, one) for one in facts]
             told = [[{**one, "dataset": ""} for one in each.expectations] for each in (mine, whole)]
             assert told[0] == told[1] and len(told[0]) == 2
             failed[name] += sum(one["failed"] for one in told[0])
-        return {name: found[f"{name}_incremental"].strategy for name in ("sums", "kept", "ranked")}
+        # The column `st` has the name of a table, so that an expectation could mean either.
+        assert (found["named_incremental"].strategy, failed["named"]) == ("full", 0)
+        return {name: found[f"{name}_incremental"].strategy for name in views[:3]}
 
     shop.produce(40)
     refresh()
@@ -328,9 +341,9 @@ def test_a_view_is_refreshed_as_its_policy_and_the_state_of_its_tables_allow(
     assert (merged["sums"].strategy, merged["everybody"].strategy) == ("merge", "append")
     assert [(one.change or {})["changed"] for one in (merged["sums"], merged["everybody"])] == [5, 5]
     # An increment that fails is no failure of the view: here, it would read a lost file of the view.
-    for file in shop.table("sums").glob("*.parquet"):
+    for file in shop.table("totals").glob("*.parquet"):
         file.unlink()
-    assert "an increment failed" in str(produce(5)["sums"].reason)
+    assert "an increment failed" in str(produce(5)["totals"].reason)
     # A reader that cannot read deletion vectors gets none.
     spec = shop.root / "headrace.yml"
     text = spec.read_text()
@@ -347,7 +360,7 @@ def test_a_view_is_refreshed_as_its_policy_and_the_state_of_its_tables_allow(
         storage = pipeline.settings.storage
     held = find_holders(storage, TableName(shop.database, "silver"), seen["table_id"])
     names = {one.name.rpartition(".")[2] for one in held if one.kind == "view"}
-    assert names == {"sums", "everybody", "gold"}
+    assert names == {"sums", "totals", "everybody", "gold"}
     assert {one.version for one in held if one.kind == "view"} == {seen["version"] + 1}
 
     # Erased rows leave the files of the view, which a deletion vector would keep.
@@ -373,6 +386,6 @@ def test_a_view_is_refreshed_as_its_policy_and_the_state_of_its_tables_allow(
     spark.sql(f"DELETE FROM {silver} WHERE id % 2 = 0")
     assert produce(3)["sums"].strategy == "merge"
     spark.sql(f"RESTORE TABLE {silver} TO VERSION AS OF {version + 2}")
-    restored = _refresh(shop, "sums", "everybody", "usual")
+    restored = _refresh(shop, "sums", "totals", "everybody", "usual")
     assert (restored["sums"].code, restored["sums"].strategy) == ("CHANGE_SET_MISSING", "full")
     check_views(shop, spark)

@@ -44,13 +44,14 @@ def compute_again(
     leaves: Leaves,
     keys: Sequence[Key],
     view: Location,
-    version: int,
+    open_positions: Callable[[], int],
     most: int,
     costs: Costs | None = None,
     checked: Checked = lambda rows: rows,
 ) -> Increment:
-    """The rows of the affected keys, as they were and as they are now. `most`: how many keys may be affected.
-    `costs`: refuses what costs more than the whole view. `NotIncrementalError`: too many are affected."""
+    """The rows of the affected keys, as they were and as they are now. `open_positions`: lets rows of the
+    view be found by position, and returns its version. `most`: how many keys may be affected. `costs`:
+    refuses what costs more than the whole view. `NotIncrementalError`: too many are affected."""
     query = leaves.query
     most = most if costs is None else min(most, costs.most_keys())
     affected = _affected(leaves, keys)
@@ -69,7 +70,7 @@ def compute_again(
     if costs is not None:
         read = scanned_bytes(added)
         most_removed = costs.check_keys(count, read, is_expensive=is_expensive(query))
-    held = rows_at(query.session, view, version).select("*", *position_columns())
+    held = rows_at(query.session, view, open_positions()).select("*", *position_columns())
     names = [quoted_column(str(one.attribute.name())) for one in keys]
     removed = checked(matching(held, [(F.col(one), _name(n)) for n, one in enumerate(names)], wanted))
     return Increment(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from headrace.increments.increment import NotIncrementalError
 from headrace.runtime.gateway import frame_of_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
 from headrace.syntax.sql import items
@@ -154,13 +155,16 @@ def with_children(session: SparkSession, java: Any, children: Sequence[Any]) -> 
 
 
 def as_attributes(session: SparkSession, attributes: Sequence[Any], rows: DataFrame) -> Any:
-    """A plan of rows whose columns are the attributes, by name."""
+    """A plan of rows whose columns are the attributes, by name. `NotIncrementalError`: one is missing."""
     jvm: Any = session._jvm
     plan = rows._jdf.queryExecution().analyzed()
     own = {str(one.name()): one for one in items(plan.output())}
     none, empty = jvm.scala.Option.empty(), jvm.PythonUtils.toSeq([])
     alias = getattr(jvm, f"{_EXPRESSIONS}.Alias")
     names = [(str(one.name()), one.exprId()) for one in attributes]
+    if missing := [name for name, _ in names if name not in own]:
+        text = f"the column {missing[0]} of a table is newer than the version that the refresh reads"
+        raise NotIncrementalError("DATA_SCHEMA_CHANGED", text)
     aliases = [alias(own[name], name, id, empty, none, empty) for name, id in names]
     return getattr(jvm, f"{_LOGICAL}.Project")(jvm.PythonUtils.toSeq(aliases), plan)
 

@@ -175,7 +175,7 @@ def table_not_found(
             "table": str(access.name),
             "name": written or wanted,
             "reader": str(reader),
-            "suggestion": near[0] if near else None,
+            "suggestion": near,
         },
     )
 

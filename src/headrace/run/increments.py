@@ -26,7 +26,8 @@ from headrace.model.names import TableName
 from headrace.plan.logical import read_plan
 from headrace.run.failpoints import reach
 from headrace.run.split import RefreshSplit
-from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.runtime.gateway import quiet
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import NoPositionsError
 from headrace.sinks.delta.increment import ViewIncrement
@@ -36,6 +37,7 @@ from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.refreshes import newest_refresh, refresh_seconds
 from headrace.storage.table_log import commit_mark, readable_versions
+from headrace.syntax.sql import items
 
 _LOG = logging.getLogger(__name__)
 _MOST_KEYS = 500_000
@@ -100,7 +102,8 @@ class ViewIncrements:
                 digest = hashlib.sha256("\n".join((digest, *conditions)).encode()).hexdigest()[:32]
             # From here on the whole view, too, is computed from exactly these versions.
             exact = replace(stamp, exact=True, settings=_settings(session), query=digest)
-            full = replace(full, frame=Leaves(query, now).whole, stamp=exact)
+            whole = Leaves(query, now).whole()
+            full = replace(full, frame=lambda: whole, stamp=exact)
             if self.maintenance.awaits_rewrite(self._path):
                 raise NotIncrementalError("ROWS_ERASED", "rows were erased, so no file of it may keep them")
             begun = ViewIncrement(session, self._path)
@@ -108,7 +111,8 @@ class ViewIncrements:
             if not begun.has_columns(frame):
                 raise NotIncrementalError("DATA_SCHEMA_CHANGED", "its table has other columns than its query")
             started = time.monotonic()
-            return self._commit(full, leaves, begun, seconds)
+            with quiet():
+                return self._commit(full, leaves, begun, seconds)
         except Exception as error:
             if (reason := reason_of(error, policy)) is None:
                 raise
@@ -133,8 +137,15 @@ class ViewIncrements:
         if "quarantine" in actions or ("drop" in actions and self.split.max_rejected is not None):
             text = "it has a quarantine, or a limit of rejected rows"
             raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", text)
+        output = items(frame._jdf.queryExecution().analyzed().output())
+        tables = {str(part).lower() for one in output for part in items(one.qualifier())}
+        if any(isinstance(one.dataType, T.StructType) and one.name.lower() in tables for one in frame.schema):
+            # `orders.id` is a column of the table to its query, and a field of the column to the view's rows.
+            text = "a column with fields has the name of a table, so that an expectation can mean either"
+            raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", text)
         try:
-            plan = read_plan(session, with_checks(session.createDataFrame([], frame.schema), expected))
+            with quiet():
+                plan = read_plan(session, with_checks(session.createDataFrame([], frame.schema), expected))
         except AnalysisException as error:
             text = "an expectation uses a column that the view does not have"
             raise NotIncrementalError("EXPECTATIONS_NOT_SUPPORTED", text) from error
@@ -249,11 +260,9 @@ class ViewIncrements:
             except NotIncrementalError as error:
                 raise (error if not_mergeable.code == "AGGREGATE_NOT_TOP_NODE" else not_mergeable) from None
             _check(costs, "keys", is_expensive=is_expensive(query))
-            begun.open_positions()
-            return compute_again(leaves, keys, self._path, begun.version, _MOST_KEYS, costs, checked)
+            return compute_again(leaves, keys, self._path, begun.open_positions, _MOST_KEYS, costs, checked)
         _check(costs, "merge")
-        begun.open_positions()
-        return merge(leaves, groups, self._path, begun.version, checked)
+        return merge(leaves, groups, self._path, begun.open_positions(), checked)
 
 
 def _check(costs: Costs | None, strategy: Strategy, *, is_expensive: bool = False) -> None:
@@ -274,7 +283,7 @@ def reason_of(error: Exception, policy: RefreshPolicy) -> NotIncrementalError | 
         case Py4JError() | PySparkException() if policy == "auto" or "ARITHMETIC_OVERFLOW" in str(error):
             # Nobody has asked for an increment; and the sum of all values can be smaller than that of the
             # changed ones.
-            _LOG.warning("an increment failed", exc_info=error)
+            _LOG.info("an increment failed", exc_info=error)
             text = f"an increment failed: {' '.join(str(error).split())[:200]}"
             return NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text)
     return None

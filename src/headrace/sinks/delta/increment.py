@@ -110,9 +110,9 @@ class ViewIncrement:
         table_rows(rows, self._transaction)
         return True
 
-    def open_positions(self) -> None:
-        """Let the view have deletion vectors, if nobody has decided about them. Without them, Delta does not
-        give the positions of rows.
+    def open_positions(self) -> int:
+        """Let the view have deletion vectors, if nobody has decided about them, and return its version.
+        Without them, Delta does not give the positions of rows.
 
         Raises:
             NoPositionsError: The view cannot be changed by position.
@@ -126,6 +126,7 @@ class ViewIncrement:
             if int(self._transaction.readVersion()) != self.version:
                 raise NoPositionsError("another process has changed the view")
         check_positions(session, self._transaction)
+        return self.version
 
     @cached_property
     def row_count(self) -> int:
