@@ -15,7 +15,7 @@ from headrace.state.lease import EXPIRES_VARIABLE, VIEW
 from headrace.storage.locate import locate
 from headrace.storage.table_log import newest_commits
 from integration.test_view_refreshes import VIEWS, check_views
-from proof.driver import Victim, start
+from proof.driver import Driver, Victim, start
 from proof.shop import BRONZE, SILVER, Shop
 from waiting import until
 
@@ -82,6 +82,37 @@ def test_a_kill_within_a_refresh_loses_and_doubles_no_change(shop: Shop, spark: 
     check(shop, spark)
 
 
+def take_over(shop: Shop, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refresh the views while the driver stands still and loses its leases."""
+    driver.stand_still()
+    monkeypatch.setenv(EXPIRES_VARIABLE, "1")
+    stopped = time.monotonic()
+    until(lambda: time.monotonic() - stopped > 1.5, "its leases have expired")
+    shop.run_well()
+    assert "increment" in refreshed(shop, "sums")
+
+
+def test_a_driver_that_wakes_at_the_start_of_a_refresh_takes_no_view_back(
+    shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would compute the whole view at the versions of the tables that it knows."""
+    shop.write(BRONZE, SILVER, VIEWS)
+    shop.produce(40)
+    shop.run_well()
+    shop.produce(20)
+    with start(shop, pause=("sums/batch-start", 0)) as driver:
+        driver.wait_at("batch-start")
+        shop.produce(20)
+        take_over(shop, driver, monkeypatch)
+        after = shop.versions()["sums"]
+        driver.go_on("batch-start")
+        driver.wake()
+        driver.end()
+    assert shop.versions()["sums"] == after, driver.said()
+    assert is_up_to_date(shop, "sums")
+    check(shop, spark)
+
+
 def test_a_driver_that_wakes_within_a_refresh_applies_no_change_twice(
     shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,14 +123,9 @@ def test_a_driver_that_wakes_within_a_refresh_applies_no_change_twice(
     with start(shop, pause=("sums/before-commit", 0)) as driver:
         driver.wait_at("before-commit")
         assert not is_up_to_date(shop, "sums")
-        driver.stand_still()
         lease = shop.storage.lease(TableName(shop.database, "sums"), VIEW)
         mine = lease.read_bytes()
-        monkeypatch.setenv(EXPIRES_VARIABLE, "1")
-        stopped = time.monotonic()
-        until(lambda: time.monotonic() - stopped > 1.5, "its leases have expired")
-        shop.run_well()
-        assert "increment" in refreshed(shop, "sums")
+        take_over(shop, driver, monkeypatch)
         after = shop.versions()["sums"]
         # As if it had looked at its lease just before: only the commit is left to stop it.
         lease.write_bytes(mine)

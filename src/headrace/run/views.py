@@ -157,6 +157,7 @@ class ViewRunner:
             varies=bool(self.stage.planned.varies),
             began_ms=time.time_ns() // 1_000_000,
         )
+        reach("batch-start", view.name.name, 0)
         writer = self.target.begin(self.context.spark, stamp)
         if writer is None:
             self._register()
@@ -204,6 +205,9 @@ class ViewRunner:
         with writer, self.split.begin(attempt.frame(), attempt.stamp) as rows:
             writer.write(rows)
             rows.settle()
+            # The versions that the rows come from can be older than those of another process by now.
+            assert self._lease is not None, "a refresh holds the lease of its view"
+            self._lease.check(self.view.name.short)
             return writer.commit()
 
     def _check(self, session: SparkSession) -> None:
