@@ -18,6 +18,7 @@ from headrace.model.names import TableName
 from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
 from headrace.run import increments
+from headrace.run.views import ViewRunner
 from headrace.storage.locate import locate
 from headrace.storage.table_log import newest_commits
 from proof.shop import BRONZE, SILVER, Shop
@@ -285,6 +286,31 @@ def test_expectations_have_the_counts_of_the_whole_view(shop: Shop, spark: Spark
     errors = {str(one.params["flow"]).rpartition("_")[2]: one for one in shop.run().errors}
     assert {one.code for one in errors.values()} == {"EXPECTATION_FAILED"}
     assert errors["incremental"].params["rows"] == errors["full"].params["rows"] > 0
+
+
+def test_a_column_that_a_table_gets_while_a_refresh_begins_leads_to_the_whole_view(
+    shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.write(BRONZE, SILVER, VIEWS)
+    shop.produce(20)
+    shop.run_well()
+    identity, altered = ViewRunner._identity, list[str]()
+
+    def with_column(runner: ViewRunner, name: TableName) -> dict[str, Any]:
+        found = identity(runner, name)
+        if runner.view.name.name == "large" and not altered:
+            altered.append("large")
+            spark.sql(f"ALTER TABLE delta.`{shop.table('silver')}` ADD COLUMN more INT")
+        return found
+
+    monkeypatch.setattr(ViewRunner, "_identity", with_column)
+    shop.produce(5)
+    found = _refresh(shop)
+    assert altered and found["large"].code == "DATA_SCHEMA_CHANGED"
+    assert "is newer than the version" in str(found["large"].reason)
+    check_views(shop, spark)
+    _refresh(shop)
+    check_views(shop, spark)
 
 
 def test_a_strict_view_is_not_computed_as_a_whole(shop: Shop) -> None:

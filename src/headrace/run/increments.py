@@ -87,7 +87,8 @@ class ViewIncrements:
             return Attempt(strategy="full", frame=lambda: frame, stamp=stamp)
         seconds = refresh_seconds(newest_refresh(self._path))
         stamp = replace(stamp, seconds=faded(seconds, "full"))
-        full, started = Attempt(strategy="full", frame=lambda: frame, stamp=stamp), None
+        plain = full = Attempt(strategy="full", frame=lambda: frame, stamp=stamp)
+        started = None
         if policy == "auto" and is_small(seconds, lambda: self._input_bytes(session, stamp)):
             return full
         try:
@@ -102,8 +103,7 @@ class ViewIncrements:
                 digest = hashlib.sha256("\n".join((digest, *conditions)).encode()).hexdigest()[:32]
             # From here on the whole view, too, is computed from exactly these versions.
             exact = replace(stamp, exact=True, settings=_settings(session), query=digest)
-            whole = Leaves(query, now).whole()
-            full = replace(full, frame=lambda: whole, stamp=exact)
+            full = replace(full, frame=Leaves(query, now).whole, stamp=exact)
             if self.maintenance.awaits_rewrite(self._path):
                 raise NotIncrementalError("ROWS_ERASED", "rows were erased, so no file of it may keep them")
             begun = ViewIncrement(session, self._path)
@@ -120,7 +120,11 @@ class ViewIncrements:
                 now_ms, spent_s = time.time_ns() // 1_000_000, time.monotonic() - started
                 exact = replace(full.stamp, seconds=with_attempt(seconds, spent_s), began_ms=now_ms)
                 full = replace(full, stamp=exact)
-            return self._full(full, reason)
+            try:
+                whole = full.frame()
+            except NotIncrementalError as newer:
+                return self._full(plain, newer)
+            return self._full(replace(full, frame=lambda: whole), reason)
 
     @property
     def _path(self) -> Location:
@@ -281,8 +285,8 @@ def reason_of(error: Exception, policy: RefreshPolicy) -> NotIncrementalError | 
         case NoPositionsError():
             return NotIncrementalError("CONFIGURATION_CHANGED", str(error))
         case Py4JError() | PySparkException() if policy == "auto" or "ARITHMETIC_OVERFLOW" in str(error):
-            # Nobody has asked for an increment; and the sum of all values can be smaller than that of the
-            # changed ones.
+            # With AUTO, the user has not asked for an increment. And a sum that is too large for its type
+            # over the changed rows can fit over all rows.
             _LOG.info("an increment failed", exc_info=error)
             text = f"an increment failed: {' '.join(str(error).split())[:200]}"
             return NotIncrementalError("OPERATOR_NOT_INCREMENTALIZABLE", text)
