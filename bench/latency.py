@@ -146,7 +146,7 @@ def watch(
                 began = time.time()
                 time.sleep(seconds)
                 ended = time.time()
-        await_(lambda: _rows(place) >= load.sent + _FIRST, _READY_S, "the last record", process)
+        await_(lambda: count_added(place) >= load.sent + _FIRST, _READY_S, "the last record", process)
     commits = load_commits(place)
     expect(side, sum(len(one.produced) for one in commits), load.sent + _FIRST)
     latencies = [c.at - p for c in commits for p in c.produced if began <= p < ended]
@@ -174,7 +174,7 @@ def measure_growth(broker: Broker, folder: Path, commits: int) -> dict[str, Any]
         _await_first_commit(bootstrap, topic, place, process)
         with Trickle(bootstrap, topic, 200) as load:
             await_(lambda: _last_version(place) >= commits + 30, 3600, f"{commits} commits", process)
-        await_(lambda: _rows(place) >= load.sent + _FIRST, _READY_S, "the last record", process)
+        await_(lambda: count_added(place) >= load.sent + _FIRST, _READY_S, "the last record", process)
     measured = _batches(folder)
     expect("growth", sum(rows for rows, _ in measured), load.sent + _FIRST)
     durations = [seconds for _, seconds in measured]
@@ -223,14 +223,14 @@ def _command(side: str, folder: Path, bootstrap: str, topic: str) -> tuple[list[
 def _await_first_commit(bootstrap: str, topic: str, place: Path, process: subprocess.Popen[bytes]) -> None:
     """A few records through the whole side: what starts with them is not measured."""
     fill(bootstrap, topic, _FIRST)
-    await_(lambda: _rows(place) >= _FIRST, _READY_S, "the first commit", process)
+    await_(lambda: count_added(place) >= _FIRST, _READY_S, "the first commit", process)
 
 
 def _last_version(place: Path) -> int:
     return max((int(file.stem) for file in (place / "_delta_log").glob("[0-9]*.json")), default=-1)
 
 
-def _rows(place: Path) -> int:
+def count_added(place: Path) -> int:
     """The rows that commits have added so far; those of compactions do not count."""
     total = 0
     for file in (place / "_delta_log").glob("[0-9]*.json"):

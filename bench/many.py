@@ -7,7 +7,6 @@ the others' batches are compared with those of the same flows beside a good one,
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 import threading
@@ -22,7 +21,7 @@ import click
 import psutil
 from confluent_kafka import Producer
 
-from bench.latency import load_commits
+from bench.latency import count_added, load_commits
 from bench.load import broker_in, record
 from bench.memory import TreeMemory
 from bench.processes import HEADRACE, await_, running
@@ -168,7 +167,7 @@ def measure(folder: Path, bootstrap: str, broker_pid: int, case: Case) -> dict[s
         process = stack.enter_context(running(command, folder.parent / f"{folder.name}.log"))
         memory = stack.enter_context(TreeMemory(lambda: [process.pid]))
         load = stack.enter_context(Trickles(bootstrap, topics, case.rate))
-        await_(lambda: all(_added(one) for one in tables.values()), _READY_S, "a batch of each", process)
+        await_(lambda: all(count_added(one) for one in tables.values()), _READY_S, "a batch of each", process)
         time.sleep(case.warm_up)
         began, before = time.time(), _used([process.pid, broker_pid])
         time.sleep(case.seconds)
@@ -177,7 +176,7 @@ def measure(folder: Path, bootstrap: str, broker_pid: int, case: Case) -> dict[s
         load.__exit__()
         expected = {flow: load.sent[f"many-{flow[1:]}"] for flow in good}
         await_(
-            lambda: all(_added(tables[flow]) >= records for flow, records in expected.items()),
+            lambda: all(count_added(tables[flow]) >= records for flow, records in expected.items()),
             _READY_S,
             "the last records",
             process,
@@ -199,16 +198,6 @@ def measure(folder: Path, bootstrap: str, broker_pid: int, case: Case) -> dict[s
         "parts": memory.parts,
         **facts,
     }
-
-
-def _added(place: Path) -> int:
-    """The rows that commits have added so far; those of compactions do not count."""
-    total = 0
-    for file in (place / "_delta_log").glob("[0-9]*.json"):
-        for line in file.read_text().splitlines():
-            if line.startswith('{"add"') and (added := json.loads(line)["add"])["dataChange"]:
-                total += int(json.loads(added["stats"])["numRecords"])
-    return total
 
 
 def _tree(pid: int) -> list[psutil.Process]:

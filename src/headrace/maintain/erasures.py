@@ -201,8 +201,8 @@ def is_due(rest: ErasedRest | None) -> bool:
 def finish_erasure(
     storage: Storage, target: DatasetTable, examine: Callable[[], TableCondition], close: Close
 ) -> tuple[ErasedRest | None, bool]:
-    """Delete the log entries of an erasure, if its files are gone. Returns what is left of the erasure, and
-    whether log entries were deleted."""
+    """Delete the commits of an erasure from the log, once its files are gone. Returns what is still to be
+    erased, and whether commits were deleted."""
     condition = examine()
     rest = find_rest(storage, target, condition)
     if rest is not None:

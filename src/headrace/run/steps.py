@@ -25,7 +25,7 @@ _SPARK_STEPS = {
 """The steps of Spark's progress reports that are not within the batch function; see `BatchTimed`."""
 _DURATION = re.compile(r"(\w+)=(\d+)")
 _CONCURRENT = re.compile("Concurrent|Cycles")
-"""The names of collectors that work while the program runs: their time is no pause."""
+"""In the names of garbage collectors that run beside the program: they do not pause it."""
 
 
 class StepClock:

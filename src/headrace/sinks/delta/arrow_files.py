@@ -1,8 +1,9 @@
 """Writes the data file of a few rows without Delta's writer, which plans a nested query and runs a job with
 statistics for each batch: for a few hundred rows that is half of the time of the batch.
 
-Tables for which Delta's writer does more are left to it (`is_plain`). The statistics are those that Delta
-computes. A column whose values have no exact JSON form has no minimum and maximum, as Delta allows.
+Only plain tables are written so (`is_plain`); for others, Delta's writer does more than to write rows. The
+statistics have the same values as Delta's. A column whose values have no exact JSON form has no minimum and
+maximum, as Delta allows.
 """
 
 from __future__ import annotations

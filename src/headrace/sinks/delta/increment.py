@@ -111,8 +111,8 @@ class ViewIncrement:
         return True
 
     def open_positions(self) -> int:
-        """Let the view have deletion vectors, if nobody has decided about them, and return its version.
-        Without them, Delta does not give the positions of rows.
+        """Turn on deletion vectors, unless the view's properties already say whether it has them. Returns the
+        version of the view. Without deletion vectors, Delta does not give the positions of rows.
 
         Raises:
             NoPositionsError: The view cannot be changed by position.
