@@ -36,6 +36,7 @@ from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
 from headrace.storage.s3.spark import build_support
 from object_server import ObjectServer, running_server
+from postgres_server import Database, PostgresServer, running_postgres
 from secured_broker import SecuredBroker
 from workers import choose_workers, free_memory, in_blocks
 
@@ -281,6 +282,19 @@ def object_server() -> Iterator[ObjectServer]:
     """A real S3 server."""
     with running_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A real PostgreSQL server."""
+    with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> Database:
+    """A database of one test."""
+    return postgres_server.new_database()
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,15 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         server.client.create_bucket(Bucket="shop-lake")
 
 
+@pytest.fixture
+def served_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database of the page about PostgreSQL."""
+    if request.getfixturevalue("page").stem == "postgres":
+        monkeypatch.setenv("SHOP_DATABASE", request.getfixturevalue("database").url)
+
+
 @pytest.mark.proof
+@pytest.mark.usefixtures("served_database")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_of_the_docs_does_what_it_says(
     page: Path, tmp_path: Path, own_names: None, bucket: None, monkeypatch: pytest.MonkeyPatch

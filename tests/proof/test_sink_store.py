@@ -78,7 +78,7 @@ class Changes:
 
     def batches(self, sink: str) -> list[int]:
         with closing(sqlite3.connect(self.site.root / f"{sink}.db")) as database:
-            found = database.execute("SELECT said FROM commits ORDER BY version").fetchall()
+            found = database.execute("SELECT document FROM commits ORDER BY version").fetchall()
         return [said["batch"] for (text,) in found if "input" in (said := json.loads(text))]
 
     def check(self) -> None:

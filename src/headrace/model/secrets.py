@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 from headrace.errors import HeadraceError, PlanFailedError
 
@@ -31,6 +31,7 @@ _PLAIN = re.compile(r"true|false|null|none|\*+|changeit", re.IGNORECASE)
 _LOGIN_VALUE = re.compile(
     r"""\b\w*(?:password|secret|token)\w*\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))""", re.IGNORECASE
 )
+_IN_ADDRESS = re.compile(r"://[^/@:\s]*:([^/@\s]+)@")
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _LONG_LINE = 16  # lines of a private key that are at least this long are redacted on their own
 
@@ -79,10 +80,12 @@ class Redactor:
         return "|".join(reversed(parts))
 
     def add_settings(self, settings: Mapping[str, str]) -> None:
-        """Redact the values of settings whose names show that they are secret."""
+        """Redact the values of settings whose names show that they are secret, and passwords in addresses."""
         for key, value in settings.items():
             if is_secret_key(key):
                 self.add(value)
+            elif found := _IN_ADDRESS.search(value):
+                self.add(unquote(found[1]))
 
     def __call__(self, text: str) -> str:
         with self._lock:

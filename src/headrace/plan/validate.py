@@ -45,7 +45,7 @@ from headrace.plan import columns
 from headrace.plan.evaluate import shortened
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
-from headrace.sinks.target import format_of
+from headrace.sinks.target import format_of, keeps_state
 from headrace.syntax.locations import argument_location, pinpoint, return_location
 
 if TYPE_CHECKING:
@@ -240,7 +240,9 @@ def check_appends(error: Exception, name: str, location: SourceLocation) -> Head
 
 def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocation, root: Path) -> None:
     name, mapping = dataset.name, "delta.columnMapping.mode"
-    found = columns.unstorable(schema, maps_names=dataset.table_properties.get(mapping) in ("name", "id"))
+    takes_names = isinstance(dataset, StreamingTable) and keeps_state(dataset.sink)
+    maps_names = takes_names or dataset.table_properties.get(mapping) in ("name", "id")
+    found = columns.unstorable(schema, maps_names=maps_names)
     if found is None:
         return
     is_odd = not found.column.isidentifier()  # so that a text with the name is about the column

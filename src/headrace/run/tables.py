@@ -90,7 +90,10 @@ def check_table(
     table = stage.table
     path = storage.table(table.name)
     if (store := _store(flows)) is not None:
-        store.check()
+        try:
+            store.check()
+        except errors.UsageError as error:
+            raise error.with_location(table.location) from error
         is_missing = store.state() is None
         for planned in flows if is_missing else ():
             _refuse_lost(planned, storage)

@@ -10,6 +10,7 @@ import psutil
 
 from headrace.contracts.changes import table_schema
 from headrace.contracts.rejected import COLUMNS
+from headrace.errors import UsageError
 from headrace.model.changes import ChosenColumns
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, Groups
 from headrace.model.names import TableName
@@ -100,7 +101,10 @@ def sink_store(planned: PlannedFlow) -> SinkStore | None:
     schema = planned.schema
     if isinstance(flow, AutoCdcFlow) and schema:
         keys, schema = flow.keys, table_schema(schema)
-    return opens(SinkSpec(name=flow.target, options=sink.options, schema=schema, keys=keys))
+    try:
+        return opens(SinkSpec(name=flow.target, options=sink.options, schema=schema, keys=keys))
+    except UsageError as error:
+        raise error.with_location(flow.location) from error
 
 
 @cache

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from headrace.model.counts import BatchCounts
@@ -272,6 +273,16 @@ class SinkFormat:
     send: Callable[[DataFrame, BatchStamp, Sink, Mapping[str, str]], None] = _send_to_format
 
 
+def _open(module: str, name: str) -> Callable[[SinkSpec], SinkStore]:
+    """Opens a sink with a class whose module is imported at its first use."""
+
+    def open_sink(spec: SinkSpec) -> SinkStore:
+        opened: SinkStore = getattr(import_module(f"headrace.sinks.outside.{module}"), name)(spec)
+        return opened
+
+    return open_sink
+
+
 _FILES = SinkFormat(
     describe=lambda sink: f"adds {sink.format} files to {sink.options['path']}", needs=("path",)
 )
@@ -290,6 +301,12 @@ FORMATS: dict[str, SinkFormat] = {
     "json": _FILES,
     "csv": _FILES,
     "orc": _FILES,
+    "postgres": SinkFormat(
+        describe=lambda sink: f"writes to the table {sink.options['table']} of PostgreSQL",
+        guarantee="exactly once",
+        needs=("table",),
+        open=_open("postgres.sink", "PostgresSink"),
+    ),
     "function": SinkFormat(
         describe=lambda sink: f"calls {getattr(sink.function, '__name__', 'its function')} with each batch",
         send=_send_to_function,

@@ -23,6 +23,7 @@ from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.table import read_state
 from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.outside.postgres.sink import PostgresSink
 from headrace.sinks.target import (
     BatchStamp,
     BatchWriter,
@@ -38,6 +39,7 @@ from headrace.sinks.target import (
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import Open
 from headrace.storage.locate import locate
+from postgres_server import Database
 from sqlite_sink import SqliteSink
 
 if TYPE_CHECKING:
@@ -205,7 +207,7 @@ class SinkHarness(FlowHarness):
         return sorted(itertools.chain(*batches))
 
     def _select(self, statement: str) -> list[str]:
-        with self.sink.transaction() as database:
+        with self.sink.connect() as database:
             return [text for (text,) in database.execute(statement)]
 
     @property
@@ -215,10 +217,48 @@ class SinkHarness(FlowHarness):
 
     @property
     def commits(self) -> int:
-        return len(self._select("SELECT said FROM commits"))
+        return len(self._select("SELECT document FROM commits"))
 
     def metadata(self, version: int) -> dict[str, Any]:
-        return dict(json.loads(self._select("SELECT said FROM commits ORDER BY version")[version]))
+        return dict(json.loads(self._select("SELECT document FROM commits ORDER BY version")[version]))
+
+
+class PostgresHarness(FlowHarness):
+    """Append to a table of PostgreSQL."""
+
+    def __init__(self, spark: SparkSession, path: Path, database: Database) -> None:
+        super().__init__(spark, path)
+        columns = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
+        given = {"url": database.url, "table": "copied", "create": "true"}
+        spec = SinkSpec(name=TableName("default", "sink"), options=given, schema={"fields": columns})
+        self.database, self.sink = database, PostgresSink(spec)
+        self.sink.create()
+
+    @property
+    def target(self) -> FlowTarget:
+        return self.sink
+
+    @property
+    def state(self) -> TargetState:
+        state = self.sink.state()
+        assert state is not None
+        return state
+
+    def visible(self, *batches: list[Row]) -> list[Row]:
+        return sorted(itertools.chain(*batches))
+
+    @property
+    def rows(self) -> list[Row]:
+        return sorted((key, name) for key, name in self.database.execute("SELECT id, name FROM copied"))
+
+    @property
+    def commits(self) -> int:
+        return len(self.database.execute("SELECT 1 FROM headrace_batches"))
+
+    def metadata(self, version: int) -> dict[str, Any]:
+        asked = "SELECT document FROM headrace_batches WHERE version = %s"
+        ((document,),) = self.database.execute(asked, version)
+        return dict(document)
 
 
 class PublicAppendHarness(AppendHarness):
@@ -299,19 +339,27 @@ HARNESSES: dict[str, type[Harness]] = {
     "merge, by an index": IndexHarness,
     "replace": ReplaceHarness,
     "sink with a state": SinkHarness,
+    "PostgreSQL": PostgresHarness,
 }
+
+
+def _make(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Harness:
+    kind: Any = HARNESSES[request.param]
+    more = [request.getfixturevalue("database")] if kind is PostgresHarness else []
+    made: Harness = kind(spark, tmp_path / "table", *more)
+    return made
 
 
 @pytest.fixture(params=HARNESSES)
 def harness(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Harness:
     """Every target."""
-    return HARNESSES[request.param](spark, tmp_path / "table")
+    return _make(request, spark, tmp_path)
 
 
 @pytest.fixture(params=[name for name, one in HARNESSES.items() if issubclass(one, FlowHarness)])
 def flow(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> FlowHarness:
     """Every target of flows with a checkpoint."""
-    made = HARNESSES[request.param](spark, tmp_path / "table")
+    made = _make(request, spark, tmp_path)
     assert isinstance(made, FlowHarness)
     return made
 

@@ -1,0 +1,136 @@
+"""What the rows of a batch do with an outside system that has one row for each key.
+
+Rows of a change feed (`hr.read_changes`) insert, update and delete in the order of the table's versions; the
+row before an update deletes its key, which the row after it may have again. Other rows replace the row of
+their key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace import errors
+from headrace.model.changes import FEED_COLUMNS
+from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
+from headrace.sinks.row_hash import row_hash
+from headrace.sinks.target import SinkSpec
+
+IS_DELETE, RECORDS, PROBLEM = (f"__headrace_{name}" for name in ("is_delete", "records", "problem"))
+"""The columns with what a row does, the number of rows that it stands for, and why it cannot be written."""
+_CHANGE, _VERSION, _ = FEED_COLUMNS
+_ROW, _FIRST, _LAST = (f"__headrace_{name}" for name in ("row", "first", "last"))
+_NULL_KEY, _TWO_ROWS = "null key", "two rows"
+_REASONS = {
+    _NULL_KEY: "a row has no key",
+    _TWO_ROWS: "a batch has different rows with the same key, and nothing says which one is newer",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsByKey:
+    """How the rows of a sink follow each other. `keys`: the columns of the key; without any, rows are
+    appended. `sequence_by`: the column whose greatest value is the newest row, without a change feed."""
+
+    columns: tuple[str, ...]  # without those of a change feed
+    keys: tuple[str, ...]
+    is_feed: bool
+    sequence_by: str | None = None
+
+    @classmethod
+    def of(cls, spec: SinkSpec) -> RowsByKey:
+        """How the rows of a sink follow each other, by its options; raises `SinkInvalidError`."""
+        names = [field["name"] for field in spec.schema["fields"]]
+        is_feed = set(FEED_COLUMNS[:2]) <= set(names)
+        columns = tuple(name for name in names if not (is_feed and name in FEED_COLUMNS))
+        keys = tuple(one.strip() for one in spec.options.get("keys", "").split(",") if one.strip())
+        sequence_by = spec.options.get("sequence_by")
+        named = [("keys", key) for key in keys] + [("sequence_by", one) for one in [sequence_by] if one]
+        for option, name in named:
+            if name not in columns:
+                what = f"its option {option} names the column `{name}`, which its rows do not have"
+                raise invalid(spec, what, f"its columns: {', '.join(columns)}", f"correct {option}")
+        if is_feed and not keys:
+            what = "its rows come from a change feed, and it has no key to apply them by"
+            raise invalid(spec, what, None, 'name the columns of the key:   options={"keys": "id"}')
+        if sequence_by and (is_feed or not keys):
+            why = "the versions of the table order its rows" if is_feed else "it has no keys"
+            raise invalid(spec, f"it has the option sequence_by, but {why}", None, "remove sequence_by")
+        return cls(columns=columns, keys=keys, is_feed=is_feed, sequence_by=sequence_by)
+
+    def newest(self, rows: DataFrame) -> DataFrame:
+        """The newest row of each key, with `IS_DELETE`, `RECORDS` and `PROBLEM`."""
+        is_delete = F.col(_CHANGE).isin("delete", "update_preimage") if self.is_feed else F.lit(False)
+        order = self._order(is_delete)
+        keys = [quoted_column(key) for key in self.keys]
+        others = [quoted_column(name) for name in self.columns if name not in self.keys]
+        hashed = row_hash(rows.select(*map(quoted_column, self.columns)))
+        # Two rows that are the newest differ if the greatest and the smallest hash among them differ.
+        found = rows.groupBy(*keys).agg(
+            F.max_by(F.struct(*others, is_delete.alias(IS_DELETE)), F.struct(order, hashed)).alias(_ROW),
+            F.max(F.struct(order, hashed.alias("hash"))).alias(_LAST),
+            F.max(F.struct(order, F.bitwise_not(hashed).alias("hash"))).alias(_FIRST),
+            F.count(F.lit(1)).alias(RECORDS),
+        )
+        is_ambiguous = (F.col(f"{_LAST}.hash") != F.bitwise_not(F.col(f"{_FIRST}.hash"))) & ~F.col(
+            f"{_ROW}.{IS_DELETE}"
+        )
+        has_null = F.lit(False)
+        for key in keys:
+            has_null = has_null | F.col(key).isNull()
+        problem = F.when(has_null, _NULL_KEY).when(is_ambiguous, _TWO_ROWS).alias(PROBLEM)
+        return found.select(*keys, f"{_ROW}.*", RECORDS, problem)
+
+    def _order(self, is_delete: Column) -> Column:
+        if self.is_feed:
+            return F.struct(F.col(_VERSION), ~is_delete)
+        return F.lit(0) if self.sequence_by is None else F.col(quoted_column(self.sequence_by))
+
+    def refused(self, spec: SinkSpec, problem: str, row: Mapping[str, Any]) -> errors.SinkRowRefusedError:
+        """The error for the first row that cannot be written by its key."""
+        remedies = [
+            "keep such rows out:   @hr.expect_or_drop(..) on the flow's table, or a WHERE in the query"
+        ]
+        if problem == _TWO_ROWS:
+            remedies = [
+                "the key of the table is not unique: choose other keys"
+                if self.is_feed
+                else 'say which row is newer:   options={"sequence_by": "<column>"}'
+            ]
+        return refused(spec, _REASONS[problem], {key: row.get(key) for key in self.keys}, remedies)
+
+
+def refused(
+    spec: SinkSpec, reason: str, row: Mapping[str, Any], remedies: Sequence[str]
+) -> errors.SinkRowRefusedError:
+    values = ", ".join(f"{name} = {value!r}" for name, value in row.items())
+    return errors.SinkRowRefusedError(
+        f"sink {spec.name.short}: {reason}",
+        facts=(values, "the batch was not written"),
+        remedies=tuple(remedies),
+        params={"sink": str(spec.name), "reason": reason},
+    )
+
+
+def invalid(spec: SinkSpec, what: str, fact: str | None, *remedies: str) -> errors.SinkInvalidError:
+    return errors.SinkInvalidError(
+        f"sink {spec.name.short}: {what}",
+        facts=() if fact is None else (fact,),
+        remedies=remedies,
+        params={"sink": str(spec.name)},
+    )
+
+
+def unknown_option(spec: SinkSpec, known: Iterable[str]) -> None:
+    """Refuse options that a format does not have."""
+    names = sorted(known)
+    for option in spec.options:
+        if option not in names:
+            raise invalid(
+                spec,
+                f"it has no option {option}",
+                f"its options: {', '.join(names)}",
+                *errors.did_you_mean(option, names, "use one of them"),
+            )

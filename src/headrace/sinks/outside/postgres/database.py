@@ -1,0 +1,184 @@
+"""The database of a sink: its connection, its statements, and the errors of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from headrace import errors
+from headrace.sinks.outside.by_key import RowsByKey, invalid, unknown_option
+from headrace.sinks.target import SinkSpec
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.sql import Composable, Composed
+
+OPTIONS = ("url", "table", "keys", "create", "sequence_by")
+"""The options of a sink; all others are libpq's connection settings."""
+
+
+@dataclass(frozen=True)
+class StoredColumn:
+    """A column of the table: its type as PostgreSQL writes it, and whether each row must give a value."""
+
+    type: str
+    is_needed: bool
+
+
+@dataclass(frozen=True)
+class Database:
+    """The database and the table of a sink."""
+
+    spec: SinkSpec
+    rows: RowsByKey
+
+    @property
+    def schema(self) -> str:
+        return self.spec.options["table"].rpartition(".")[0] or "public"
+
+    @property
+    def table(self) -> str:
+        return self.spec.options["table"].rpartition(".")[2]
+
+    @property
+    def location(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @cached_property
+    def conninfo(self) -> str:
+        """libpq's connection string."""
+        psycopg = load_psycopg(self.spec)
+        own = {name: value for name, value in self.spec.options.items() if name not in OPTIONS}
+        known = {one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()}
+        unknown_option(self.spec, {*known, *OPTIONS})
+        given = {"application_name": "headrace", "connect_timeout": "10", **own}
+        try:
+            return str(psycopg.conninfo.make_conninfo(self.spec.options.get("url", ""), **given))
+        except psycopg.ProgrammingError as error:
+            remedy = 'write "url": "postgresql://user@host:5432/database", and "password": secret'
+            raise invalid(self.spec, f"its url is invalid: {first_line(error)}", None, remedy) from error
+
+    @contextmanager
+    def connect(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection whose transaction is committed at the end, and undone after an error."""
+        psycopg = load_psycopg(self.spec)
+        try:
+            with psycopg.connect(self.conninfo) as connection:
+                yield connection
+        except (psycopg.OperationalError, psycopg.errors.UndefinedTable) as error:
+            raise self.unavailable(first_line(error)) from error
+        except psycopg.Error as error:
+            place = error.diag.context or error.diag.message_detail or ""
+            raise self.refused(first_line(error), place) from error
+
+    def unavailable(self, message: str) -> errors.SinkUnavailableError:
+        return errors.SinkUnavailableError(
+            f"sink {self.spec.name.short}: PostgreSQL does not answer: {message}",
+            facts=(f"table {self.location}", "nothing is lost: the batch is repeated"),
+            remedies=("start the server, or correct the connection in the options of hr.create_sink",),
+            params={"sink": str(self.spec.name)},
+        )
+
+    def refused(self, message: str, place: str) -> errors.SinkRowRefusedError:
+        """The error for a row that the server has refused."""
+        return errors.SinkRowRefusedError(
+            f"sink {self.spec.name.short}: PostgreSQL refuses a row: {message}",
+            facts=(*place.splitlines()[:2], f"table {self.location}", "the batch was not written"),
+            remedies=(
+                "keep such rows out:   a WHERE in the query, or @hr.expect_or_drop(..) on the flow's table",
+                "or change the table in PostgreSQL, and run again:   headrace run",
+            ),
+            params={"sink": str(self.spec.name), "reason": message},
+        )
+
+    def sql(self, text: str, **names: str | Composable | Iterable[str]) -> Composed:
+        """A statement with quoted names: of the table (`target`), of its schema, and others."""
+        from psycopg import sql
+
+        def quoted(name: Any) -> Any:
+            if isinstance(name, sql.Composable):
+                return name
+            return sql.Identifier(name) if isinstance(name, str) else listed(map(sql.Identifier, name))
+
+        given = {name: quoted(value) for name, value in names.items()}
+        target = sql.Identifier(self.schema, self.table)
+        return sql.SQL(text).format(schema=sql.Identifier(self.schema), target=target, **given)
+
+    def columns(self, connection: psycopg.Connection[Any]) -> dict[str, StoredColumn]:
+        """The columns of the table by name; empty if it does not exist."""
+        found = connection.execute(
+            "SELECT attname, format_type(atttypid, atttypmod), "
+            "attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            [self.regclass(self.table)],
+        )
+        return {name: StoredColumn(kind, is_needed) for name, kind, is_needed in found}
+
+    def regclass(self, table: str) -> str:
+        return ".".join('"' + name.replace('"', '""') + '"' for name in (self.schema, table))
+
+    @cached_property
+    def stored_names(self) -> Mapping[str, str]:
+        """The column of the table for each column of the rows. PostgreSQL stores names that are written
+        without quotes in lower case."""
+        with self.connect() as connection:
+            held = self.columns(connection)
+        lower = {name.lower(): name for name in held}
+        return {name: name if name in held else lower.get(name.lower(), name) for name in self.rows.columns}
+
+    def forget_names(self) -> None:
+        vars(self).pop("stored_names", None)
+
+    @property
+    def stored_keys(self) -> list[str]:
+        return [self.stored_names[key] for key in self.rows.keys]
+
+    def insert(self, columns: Iterable[str], rows: Composable) -> Composed:
+        """The statement that inserts rows, or replaces those with the same keys."""
+        from psycopg import sql
+
+        stored, keys = self.stored_names, self.rows.keys
+        others = [stored[name] for name in self.rows.columns if name not in keys]
+        text = "INSERT INTO {target} AS t ({columns}) {rows}"
+        if keys:
+            text += " ON CONFLICT ({keys}) DO " + (
+                "UPDATE SET ({others}) = ROW({new})" if others else "NOTHING"
+            )
+        sequence = self.rows.sequence_by
+        if sequence is not None:
+            text += " WHERE t.{sequence} IS NULL OR excluded.{sequence} >= t.{sequence}"
+        return self.sql(
+            text,
+            columns=columns,
+            rows=rows,
+            keys=self.stored_keys,
+            others=others,
+            new=listed(sql.SQL("excluded.") + sql.Identifier(name) for name in others),
+            sequence=stored[sequence or self.rows.columns[0]],
+        )
+
+
+def listed(parts: Iterable[Composable]) -> Composed:
+    from psycopg import sql
+
+    return sql.SQL(", ").join(parts)
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def load_psycopg(spec: SinkSpec) -> Any:
+    try:
+        import psycopg
+        import psycopg.conninfo
+    except ImportError as error:
+        raise errors.PackageMissingError(
+            f"sink {spec.name.short} needs the package psycopg, which is not installed",
+            remedies=("pip install 'headrace[postgres]'",),
+            params={"package": "psycopg"},
+        ) from error
+    return psycopg

@@ -1,0 +1,229 @@
+"""The PostgreSQL sink: rows that are appended, replaced by key, or follow a change feed."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import HeadraceError
+from headrace.project.pipeline import Pipeline
+from landing import Site
+from postgres_server import Database
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+APPENDED = """
+import headrace as hr
+
+hr.create_sink("copied", "postgres", {options})
+
+@hr.append_flow(target="copied")
+def to_copied():
+    rows = hr.read_files("landing", format="json", schema="id LONG, page STRING, at LONG")
+    return rows.drop("_source"){query}
+"""
+
+CURRENT = """
+import headrace as hr
+
+@hr.temporary_view
+def changes():
+    return hr.read_files("landing", format="json", schema="id LONG, at LONG, op STRING, name STRING")
+
+hr.create_streaming_table("customers")
+hr.create_auto_cdc_flow("customers", "changes", ["id"], "at", apply_as_deletes="op = 'delete'",
+                        except_column_list=["op"])
+hr.create_sink("served", "postgres", {options})
+
+@hr.append_flow(target="served")
+def serve():
+    return hr.read_changes("customers")
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "site")
+
+
+def options(database: Database, table: str = "shop.copied", **more: str) -> dict[str, str]:
+    return {"url": database.url, "table": table, "create": "true", **more}
+
+
+def write(site: Site, code: str, chosen: dict[str, str], query: str = "") -> None:
+    site.write(code.replace("{options}", repr(chosen)).replace("{query}", query))
+
+
+def planned_error(site: Site) -> HeadraceError:
+    with Pipeline.load(site.root) as pipeline:
+        (error,) = pipeline.plan().refusals
+    return error
+
+
+def test_rows_are_appended_once_also_after_a_reset(site: Site, database: Database) -> None:
+    write(site, APPENDED, options(database))
+    site.put("a.json", {"id": 1, "page": "p"}, {"id": 2})
+    site.run_well()
+    site.put("b.json", {"id": 3, "page": 'quoted " and \\ and \n\\.\n'})
+    site.run_well()
+    with Pipeline.load(site.root) as pipeline:
+        pipeline.reset(["to_copied"])
+    site.put("c.json", {"id": 4, "page": ""})
+    site.run_well()
+    found = database.execute("SELECT id, page, at FROM shop.copied ORDER BY id")
+    assert found == [(1, "p", None), (2, None, None), (3, 'quoted " and \\ and \n\\.\n', None), (4, "", None)]
+
+
+def test_the_newest_row_of_each_key_replaces_the_row_of_the_table(site: Site, database: Database) -> None:
+    write(site, APPENDED, options(database, keys="id", sequence_by="at"))
+    site.put(
+        "a.json", {"id": 1, "page": "old", "at": 1}, {"id": 1, "page": "new", "at": 5}, {"id": 2, "at": 1}
+    )
+    site.run_well()
+    site.put("b.json", {"id": 1, "page": "late", "at": 3}, {"id": 2, "page": "x", "at": 2})
+    (flow,) = site.run_well().flows
+    assert database.execute("SELECT id, page FROM shop.copied ORDER BY id") == [(1, "new"), (2, "x")]
+    assert flow.batches == 1
+
+
+def test_a_table_follows_a_change_feed_with_its_deletes(site: Site, database: Database) -> None:
+    write(site, CURRENT, options(database, "served", keys="id"))
+    site.put(
+        "a.json",
+        {"id": 1, "at": 1, "op": "upsert", "name": "ada"},
+        {"id": 2, "at": 1, "op": "upsert", "name": "bob"},
+    )
+    site.run_well()
+    assert database.execute("SELECT id, name FROM served ORDER BY id") == [(1, "ada"), (2, "bob")]
+    site.put("b.json", {"id": 1, "at": 2, "op": "upsert", "name": "Ada"}, {"id": 2, "at": 2, "op": "delete"})
+    site.run_well()
+    assert database.execute("SELECT id, name FROM served") == [(1, "Ada")]
+    site.put("c.json", {"id": 2, "at": 3, "op": "upsert", "name": "back"}, {"id": 1, "at": 3, "op": "delete"})
+    site.put("d.json", {"id": 1, "at": 1, "op": "upsert", "name": "too old"})
+    site.run_well()
+    assert database.execute("SELECT id, name FROM served") == [(2, "back")]
+    site.run_well()
+    assert database.execute("SELECT count(*) FROM headrace_batches") == [(4,)]
+
+
+def test_values_of_all_types_arrive_as_they_are(site: Site, database: Database) -> None:
+    columns = """[
+        "CAST(1 AS BYTE) b", "CAST(-2 AS SHORT) s", "CAST(3 AS INT) i", "9223372036854775807 l",
+        "CAST(1.5 AS FLOAT) f", "CAST('NaN' AS DOUBLE) d",
+        "CAST('12345678901234567890.1234' AS DECIMAL(24, 4)) n",
+        "true t", "X'00ff5c' x", "DATE'0001-01-01' day", "TIMESTAMP'1969-12-31 23:59:59.999999Z' at_",
+        "TIMESTAMP_NTZ'2024-02-29 12:00:00' local", "array(1, NULL) a",
+        "named_struct('x', CAST(NULL AS INT), 'y', 'ü') o",
+        "map('k', 1) m", "CAST(NULL AS STRING) `no; \\"thing\\"`",
+        "parse_json('{\\"a\\": 1}') v"]"""
+    write(site, APPENDED, options(database), f".selectExpr(*{columns})")
+    site.put("a.json", {"id": 1})
+    site.run_well()
+    (row,) = database.execute("SELECT * FROM shop.copied")
+    assert row[:5] == (1, -2, 3, 9223372036854775807, 1.5)
+    assert row[5] != row[5]
+    assert row[6:12] == (
+        Decimal("12345678901234567890.1234"),
+        True,
+        b"\x00\xff\\",
+        date(1, 1, 1),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
+        datetime(2024, 2, 29, 12),
+    )
+    assert row[12:] == ([1, None], {"x": None, "y": "ü"}, {"k": 1}, None, {"a": 1})
+    site.run_well()
+
+
+MISTAKES: dict[str, tuple[str, dict[str, str], str]] = {
+    "no table": ("", {"create": "false"}, "does not exist"),
+    "lacks a column": ("id bigint, at bigint", {"create": "false"}, "lacks the column"),
+    "no unique index": ("id bigint, page text, at bigint", {"keys": "id"}, "unique index"),
+    "another type": ("id smallint, page integer, at bigint", {}, "`page` is text"),
+    "needs a value": ("id bigint, page text, at bigint, x text NOT NULL", {}, "the column x of"),
+    "unknown key": ("", {"keys": "idd"}, "names the column `idd`"),
+    "unknown option": ("", {"tables": "x"}, "has no option tables"),
+    "a sequence without keys": ("", {"sequence_by": "at"}, "it has no keys"),
+    "create": ("", {"create": "yes"}, "must be true or false"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_plan_says_what_is_wrong_with_the_table(site: Site, database: Database, mistake: str) -> None:
+    columns, more, said = MISTAKES[mistake]
+    if columns:
+        database.execute(f"CREATE TABLE copied ({columns})")
+    write(site, APPENDED, {**options(database, "copied"), **more})
+    site.put("a.json", {"id": 1, "page": "p"})
+    error = planned_error(site)
+    assert error.code == "SINK_INVALID" and said in error.summary, error
+    assert error.remedies and error.location is not None
+    assert not database.execute("SELECT 1 FROM pg_tables WHERE tablename LIKE 'headrace%'")
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "said"),
+    [
+        ([{"page": "p"}], {"keys": "id"}, "a row has no key"),
+        ([{"id": 1, "page": "p"}, {"id": 1, "page": "q"}], {"keys": "id"}, "nothing says which one is newer"),
+        ([{"id": 1, "page": "a\0b"}], {}, "NUL"),
+        ([{"id": 99, "page": "p"}], {}, "check constraint"),
+    ],
+)
+def test_a_row_that_cannot_be_written_stops_the_flow(
+    site: Site, database: Database, rows: list[dict[str, Any]], more: dict[str, str], said: str
+) -> None:
+    database.execute("CREATE TABLE copied (id bigint UNIQUE CHECK (id < 50), page text, at bigint)")
+    write(site, APPENDED, options(database, "copied", **more))
+    site.put("a.json", {"id": 7, "page": "good"}, *rows)
+    error = site.error()
+    assert error.code == "SINK_ROW_REFUSED" and said in str(error), error
+    assert database.execute("SELECT * FROM copied") == []
+    assert not database.execute("SELECT 1 FROM headrace_batches WHERE document ? 'batch'")
+
+
+def test_a_full_refresh_empties_the_table_first(site: Site, database: Database) -> None:
+    write(site, APPENDED, options(database))
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    database.execute("INSERT INTO shop.copied VALUES (2, 'by hand', 0)")
+    with Pipeline.load(site.root) as pipeline:
+        pipeline.full_refresh(["copied"])
+    assert database.execute("SELECT id FROM shop.copied") == [(1,)]
+
+
+def test_a_new_column_of_the_rows_becomes_one_of_the_table(site: Site, database: Database) -> None:
+    write(site, APPENDED, options(database))
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    write(site, APPENDED, options(database), '.selectExpr("*", "upper(page) AS shouted")')
+    site.put("b.json", {"id": 2, "page": "q"})
+    site.run_well()
+    assert database.execute("SELECT id, shouted FROM shop.copied ORDER BY id") == [(1, None), (2, "Q")]
+
+
+def test_a_table_that_was_created_again_is_noticed(site: Site, database: Database) -> None:
+    write(site, APPENDED, options(database))
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    database.execute("DROP TABLE shop.copied")
+    site.put("b.json", {"id": 2, "page": "q"})
+    error = site.error()
+    assert error.code in ("TABLE_LOST", "CHECKPOINT_FOREIGN"), error
+    assert any("full-refresh" in remedy for remedy in error.remedies), error
+
+
+def test_the_password_is_seen_nowhere(site: Site, database: Database) -> None:
+    url = database.url.replace("postgres@", "postgres:pl4nted%2Ftoo@")
+    chosen = {**options(database), "url": url, "password": "pl4nted-secret"}
+    write(site, APPENDED, chosen)
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    held = [path for path in (site.root / "lake").rglob("*") if path.is_file()]
+    assert held and not [path for path in held if b"pl4nted" in path.read_bytes()]
+    database.execute("DROP TABLE shop.copied")
+    database.execute("CREATE VIEW shop.copied AS SELECT 1 AS id")
+    assert "pl4nted" not in str(site.error())

@@ -1,0 +1,209 @@
+"""A table of PostgreSQL that follows a change feed has the rows of the pipeline's table, and no others."""
+
+from __future__ import annotations
+
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from cdc_oracle import Change, current_rows
+from headrace.errors import BatchFencedError, CheckpointBehindTableError
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowRetrying
+from headrace.project.pipeline import Pipeline
+from headrace.run.failpoints import FAIL_VARIABLE, Point
+from headrace.run.targets import sink_store
+from headrace.sinks.target import BatchStamp, SplitRows
+from landing import Site
+from postgres_server import Database
+from proof.driver import start
+from waiting import until
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+PIPELINE = """
+import headrace as hr
+
+@hr.temporary_view
+def changes():
+    return hr.read_files("landing", format="json", schema="id LONG, at LONG, op STRING, value STRING")
+
+hr.create_streaming_table("current")
+hr.create_auto_cdc_flow("current", "changes", ["id"], "at", apply_as_deletes="op = 'delete'",
+                        column_list=["id", "value"])
+hr.create_sink("served", "postgres", {"url": "URL", "table": "served", "keys": "id", "create": "true"})
+hr.create_sink("log", "postgres", {"url": "URL", "table": "log", "create": "true"})
+
+@hr.append_flow(target="served", name="served")
+def serve():
+    return hr.read_changes("current", images="all")
+
+@hr.append_flow(target="log", name="log")
+def log():
+    return hr.read_table_stream("copied").select("id", "at")
+
+@hr.table
+def copied():
+    return hr.read_files("landing", format="json", schema="id LONG, at LONG, op STRING, value STRING")
+"""
+POINTS: tuple[Point, ...] = ("batch-start", "before-commit", "after-commit", "after-batch")
+
+
+class Served:
+    """The pipeline, what has been put into its files, and the database that it feeds."""
+
+    def __init__(self, root: Path, database: Database) -> None:
+        self.site, self.database = Site(root), database
+        self.site.write(PIPELINE.replace("URL", database.url))
+        self.put: list[Change] = []
+        self._random, self._numbers = random.Random(11), count()
+
+    def produce(self) -> None:
+        """A file with inserts, updates and deletes of few keys, out of their order."""
+        new: list[Change] = []
+        for _ in range(12):
+            draw, number = self._random, next(self._numbers)
+            operation = draw.choice(["upsert", "upsert", "delete"])
+            sequence = draw.randrange(3 * number + 5) * 100_000 + number
+            new.append(Change(number, draw.randrange(6), sequence, operation, f"value {number}"))  # type: ignore[arg-type]
+        lines = ({"id": one.key, "at": one.sequence, "op": one.operation, "value": one.value} for one in new)
+        self.site.put(f"{len(self.put):05d}.json", *lines)
+        self.put += new
+
+    def check(self) -> None:
+        assert dict(self.rows()) == current_rows(self.put)
+        logged = sorted(at for (at,) in self.database.execute("SELECT at FROM log"))
+        assert logged == sorted(one.sequence for one in self.put)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return self.database.execute("SELECT id, value FROM served")
+
+    def batches(self, sink: str) -> list[int]:
+        found = self.database.execute(
+            "SELECT (document->>'batch')::int FROM headrace_batches "
+            "WHERE sink LIKE %s AND document ? 'input' ORDER BY version",
+            f"%.{sink}",
+        )
+        return [number for (number,) in found]
+
+
+@pytest.fixture
+def served(tmp_path: Path, database: Database) -> Served:
+    return Served(tmp_path / "site", database)
+
+
+@pytest.mark.guarantee
+def test_a_process_that_ends_at_any_step_loses_and_doubles_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = served.site
+    served.produce()
+    site.run_well()
+    served.check()
+    faults = [(flow, point) for point in POINTS for flow in ("served", "log")]
+    for flow, point in faults:
+        # The other flow completes the batch, and this one repeats it in the next run.
+        served.produce()
+        batch = served.batches(flow)[-1] + 1
+        monkeypatch.setenv(FAIL_VARIABLE, f"{flow}/{point}:{batch}")
+        site.run()
+        assert FAIL_VARIABLE not in os.environ, f"{flow} has come to {point}"
+        site.run_well()
+        served.check()
+    for flow in ("served", "log"):
+        numbers = served.batches(flow)
+        assert numbers == list(range(len(numbers)))
+    assert not served.database.execute("SELECT 1 FROM pg_tables WHERE tablename LIKE 'headrace_staged%'")
+
+
+def test_a_process_that_is_killed_while_postgres_applies_its_rows(served: Served) -> None:
+    """The transaction is open in the server when its client is gone."""
+    served.produce()
+    served.site.run_well()
+    served.produce()
+    with psycopg.connect(served.database.url) as blocking:
+        blocking.execute("LOCK TABLE served IN EXCLUSIVE MODE")
+        with start(served.site) as driver:
+            asked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%served%'"
+            until(lambda: served.database.execute(asked), "the batch waits for the table", 120)
+            driver.kill("python")
+            driver.wait_until_gone()
+    served.produce()
+    served.site.run_well()
+    served.check()
+
+
+def test_a_killed_process_has_its_batch_repeated_as_a_replay(served: Served) -> None:
+    served.produce()
+    with start(served.site, pause=("served/after-commit", 0)) as driver:
+        driver.wait_at("after-commit")
+        held = served.rows()
+        driver.kill("both")
+        driver.wait_until_gone()
+    assert held and served.batches("served") == [0]
+    served.produce()
+    served.site.run_well()
+    served.check()
+
+
+def test_a_replaced_driver_commits_nothing(served: Served, spark: Any) -> None:
+    site = served.site
+    served.produce()
+    site.run_well()
+    with Pipeline.load(site.root) as pipeline:
+        store = sink_store(next(one for one in pipeline.plan().flows if one.flow.name == "served"))
+    assert store is not None
+    state = store.state()
+    assert state is not None
+    checkpoint, batch = state.checkpoints["served"], served.batches("served")[-1] + 1
+    stamp = BatchStamp(pipeline="site", flow="served", checkpoint=checkpoint, batch=batch, ranges=())
+    old = store.begin(spark, stamp)
+    assert old is not None
+    before = served.rows()
+    stale = spark.sql(
+        "SELECT 1L id, 'stale' value, 'insert' _change_type, 99L _commit_version, now() _commit_timestamp"
+    )
+    with old:
+        old.write(SplitRows(accepted=stale))
+        site.run_well(reset=frozenset({"served"}))
+        with pytest.raises(BatchFencedError):
+            old.commit()
+    with pytest.raises(CheckpointBehindTableError):
+        store.begin(spark, stamp)
+    assert sorted(served.rows()) == sorted(before)
+    served.produce()
+    site.run_well()
+    served.check()
+
+
+def test_a_server_that_is_away_is_waited_for(served: Served) -> None:
+    """The flow of the sink tries again, the others go on, and nothing is skipped."""
+    served.produce()
+    served.site.run_well()
+    url = served.database.url
+    name = url.split("?")[0].rsplit("/", 1)[1]
+    admin = url.replace(f"/{name}?", "/postgres?")
+    events: list[Event] = []
+    served.produce()
+    with (
+        psycopg.connect(admin, autocommit=True) as server,
+        Pipeline.load(served.site.root) as pipeline,
+        ThreadPoolExecutor() as pool,
+    ):
+        server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        running = pool.submit(pipeline.run, emit=events.append)
+
+        def is_waiting() -> bool:
+            return any(isinstance(one, FlowRetrying) and one.flow == "served" for one in list(events))
+
+        until(lambda: is_waiting() or running.done(), "it tries again", 60)
+        server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        result = running.result(120)
+    assert is_waiting() and result.outcome == "completed", result.errors
+    served.check()
