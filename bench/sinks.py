@@ -40,9 +40,8 @@ hr.create_sink("served", "postgres", {options})
 
 @hr.append_flow(target="served")
 def serve():
-    records = hr.read_kafka("{topic}", format="json", schema="{schema}",
-                            options={{"maxOffsetsPerTrigger": "{records}"}})
-    return records.drop("_source")
+    return hr.read_kafka("{topic}", format="json", schema="{schema}",
+                         options={{"maxOffsetsPerTrigger": "{records}"}})
 """
 Run = Callable[[int, int], list[float]]
 

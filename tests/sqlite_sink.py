@@ -19,7 +19,7 @@ from headrace.model.changes import DELETE, OPERATION, SEQUENCE
 from headrace.model.counts import BatchCounts, RowChanges
 from headrace.sinks.delta.effects import RECORDS, newest_of_each_key
 from headrace.sinks.outside.stateful import SinkState, SinkTransaction, StatefulSink, StatefulWriter
-from headrace.sinks.target import FORMATS, BatchStamp, SinkFormat, SinkSpec, SplitRows
+from headrace.sinks.target import FORMATS, BatchStamp, SinkFormat, SplitRows
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -55,9 +55,9 @@ class SqliteTransaction(SinkTransaction):
 class SqliteSink(StatefulSink):
     """A sink in a database of its own."""
 
-    def __init__(self, spec: SinkSpec) -> None:
-        super().__init__(spec)
-        self.location = spec.options["path"]
+    @property
+    def location(self) -> str:
+        return self.spec.options["path"]
 
     def check(self) -> None:
         if not Path(self.location).parent.is_dir():

@@ -83,6 +83,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
             "lost_commits",
             "partial_changes",
             "partial_history",
+            "postgres",
             "sink_store",
             "snapshots",
             "targets",

@@ -20,6 +20,7 @@ from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import FAIL_VARIABLE, Point
 from headrace.run.targets import sink_store
 from headrace.sinks.target import BatchStamp, SplitRows
+from headrace.verify.report import proof_lines
 from landing import Site
 from postgres_server import Database
 from proof.driver import start
@@ -119,7 +120,25 @@ def test_a_process_that_ends_at_any_step_loses_and_doubles_nothing(
     for flow in ("served", "log"):
         numbers = served.batches(flow)
         assert numbers == list(range(len(numbers)))
+    proof = site.verify()
+    sinks = {one.dataset.name: one for one in proof.datasets if one.kind == "sink"}
+    assert proof.proven and {*sinks} == {"served", "log"}, proof_lines(proof)
+    assert all(one.flows[0].grades[0].verdict == "proven" for one in sinks.values()), proof_lines(proof)
     assert not served.database.execute("SELECT 1 FROM pg_tables WHERE tablename LIKE 'headrace_staged%'")
+
+
+def test_verify_finds_a_batch_that_the_database_has_lost(served: Served) -> None:
+    for _ in range(3):
+        served.produce()
+        served.site.run_well()
+    assert served.site.verify().proven
+    lost = "DELETE FROM headrace_batches WHERE sink LIKE '%.log' AND document->>'batch' = '1' RETURNING 1"
+    assert served.database.execute(lost) == [(1,)]
+    proof = served.site.verify()
+    assert not proof.proven, proof_lines(proof)
+    served.database.execute("DROP TABLE headrace_batches")
+    text = "\n".join(proof_lines(served.site.verify()))
+    assert "not checked: PostgreSQL: relation" in text, text
 
 
 def test_a_process_that_is_killed_while_postgres_applies_its_rows(served: Served) -> None:

@@ -50,6 +50,8 @@ NOT_WALKED = {
     "FILE_CHANGED": f"{_REPEATED}: tests/integration/test_files.py",
     "FLOW_INTERRUPTED": f"{_REPEATED}: tests/unit/run/test_failures.py",
     "SCHEMA_ID_UNKNOWN": f"{_REPEATED}: tests/integration/test_record_formats.py",
+    "SINK_ROW_REFUSED": "needs a database: tests/integration/test_postgres.py",
+    "SINK_UNAVAILABLE": "needs a database: tests/proof/test_postgres.py",
     "STORAGE_UNSAFE": "needs a store that ignores conditions: tests/unit/storage/test_s3.py",
     "STORAGE_ACCESS_REFUSED": "needs an object store: tests/unit/storage/test_s3.py",
     "STORAGE_INCOMPLETE": "its command is typed in tests/unit/cli/test_storage.py",

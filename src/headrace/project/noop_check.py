@@ -156,6 +156,15 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
     return UpToDate(flows=tuple((p.flow.name, p.flow.target) for p in flows), views=views)
 
 
+def declared_sinks(settings: ProjectSettings) -> dict[TableName, Mapping[str, str]]:
+    """The options of each sink of a pipeline; empty if its files cannot be loaded."""
+    try:
+        datasets = _declared(settings).datasets
+    except HeadraceError:
+        return {}
+    return {one.name: one.sink.options for one in datasets if isinstance(one, StreamingTable) and one.sink}
+
+
 def _declared(settings: ProjectSettings) -> Declarations:
     from headrace.declare.loader import load_declarations
     from headrace.plan.evaluate import loading

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from headrace import errors
@@ -58,6 +59,7 @@ class StoredPipeline:
         Example:
             >>> assert pipeline.verify().proven  # doctest: +SKIP
         """
+        from headrace.project.noop_check import declared_sinks
         from headrace.runtime.kafka_faults import find_fault
         from headrace.verify.kafka.offsets import KafkaAccess
         from headrace.verify.proof import verify_pipeline
@@ -87,6 +89,7 @@ class StoredPipeline:
                 sample=sample,
                 access={"kafka": kafka},
                 systems={**LOCAL, "s3": S3Buckets(reach_s3)},
+                sinks=cache(partial(declared_sinks, self.settings)),
             )
 
     def read(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.contracts.expectations import with_checks
-from headrace.errors import CheckpointBehindTableError, QueryFailedError, text_of
+from headrace.errors import CheckpointBehindTableError, QueryFailedError, SinkRowRefusedError, text_of
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
@@ -212,7 +212,11 @@ class BatchFunction:
                         raise
                     narrowed = self.search.narrow(failure, session, stamp.ranges)
                 else:
-                    return self._commit(writer, split, stamp, clock)
+                    try:
+                        return self._commit(writer, split, stamp, clock)
+                    except SinkRowRefusedError as refused:
+                        # Only the system of a sink knows its constraints.
+                        narrowed = self.search.narrow(refused, session, stamp.ranges)
         again = self.target.begin(session, stamp)
         assert again is not None, "the batch was not committed"
         rest = with_checks(narrowed.rows, self.planned.expectations)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headrace.errors import NOT_COMMITTED, FlowFailedError, HeadraceError, SetupError
+from headrace.errors import NOT_COMMITTED, FlowFailedError, HeadraceError, SetupError, SinkUnavailableError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RunFlowStage
@@ -23,6 +24,7 @@ from headrace.run.supervise import Supervisor
 from headrace.run.tables import open_table
 from headrace.state.lease import Lease
 
+_LOG = logging.getLogger(__name__)
 _RunFlow = Callable[[StopSignal], FlowResult]
 
 
@@ -48,6 +50,8 @@ class UpdateFlows:
         """The number of times that a table got other columns than its flow's plan has."""
         self._changed: dict[TableName, int] = {}
         """The number of the last such change of each table."""
+        self._away: dict[TableName, OpenTableStage] = {}
+        """The sinks that are not opened yet, since their systems have not answered."""
         self._planned_at: dict[str, int] = {}
         """The number of changes when a flow was planned."""
 
@@ -154,6 +158,10 @@ class UpdateFlows:
                 open_table(stage, [self.planned[name] for name in names], storage, self._context.spark)
             except SetupError:
                 raise
+            except SinkUnavailableError as error:
+                # Its flows open it as soon as its system answers; the others need not wait.
+                _LOG.warning("%s", error.headline)
+                self._away[table] = stage
             except Exception as error:
                 unopened[table] = error
                 blocked = find_blocked(self._plan, unopened, refused)
@@ -164,6 +172,10 @@ class UpdateFlows:
         if name not in self._leases:
             lease = context.settings.storage.lease(flow.target, flow.name)
             self._leases[name] = context.heart.acquire(lease, name, flow.location)
+        if (stage := self._away.get(flow.target)) is not None:
+            flows = [self.planned[one] for one in self.feeding[flow.target]]
+            open_table(stage, flows, context.settings.storage, context.spark)
+            self._away.pop(flow.target, None)
         return self._leases[name]
 
     def _release(self, name: str) -> None:

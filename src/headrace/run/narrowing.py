@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from headrace import errors
-from headrace.contracts.expectations import with_checks
+from headrace.contracts.expectations import RowSplit, with_checks
 from headrace.errors import NOT_COMMITTED, HeadraceError, text_of
 from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
@@ -22,6 +22,7 @@ from headrace.run.context import BuildRanges
 from headrace.run.failures import Failures, find_raising
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.sinks.target import SinkStore
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import ONE_FILE_EACH, FilePart, Part
 from headrace.sources.records import BadRecord
@@ -33,8 +34,13 @@ _LIMIT_S = 60.0
 """Seconds that the search for one record may take: half a million records need about twenty attempts."""
 MOST_RAISING = 10
 """The maximum number of records of a batch that are left out since the query fails on them."""
-RAISED = (errors.FlowFailedError, errors.RecordUnparseableError, errors.RecordNotUtf8Error)
-"""The errors that a row can cause in a query."""
+RAISED = (
+    errors.FlowFailedError,
+    errors.RecordUnparseableError,
+    errors.RecordNotUtf8Error,
+    errors.SinkRowRefusedError,
+)
+"""The errors that a row can cause in a query, or in the system of a sink."""
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)")
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t^].*\n)+([\w.]+)(?:: ([^\n]*))?")
 
@@ -123,6 +129,7 @@ class RecordSearch:
     stop: StopSignal
     checkpoint: Location
     as_records: AsRecords = tuple
+    sink: SinkStore | None = None  # whose system can refuse rows
 
     def narrow(
         self, failure: Exception, session: SparkSession, ranges: Sequence[SourceRange]
@@ -259,7 +266,12 @@ class RecordSearch:
             if df.isStreaming:
                 # The query reads a stream that was built outside of its function, which is not built again.
                 return None
-            with_checks(df, planned.expectations).write.format("noop").mode("overwrite").save()
+            checked = with_checks(df, planned.expectations)
+            if self.sink is None:
+                checked.write.format("noop").mode("overwrite").save()
+            else:
+                accepted = RowSplit(checked, planned.expectations, str(planned.flow.target)).accepted
+                self.sink.try_rows(session, planned.flow.name, accepted)
         except Exception as failure:
             error = self.failures.as_error(failure, planned.flow, expectations=planned.expectations)
             if isinstance(error, RAISED):

@@ -242,6 +242,9 @@ class SinkStore(FlowTarget, TargetReader, Protocol):
     def finish_refresh(self) -> None:
         """Record that nothing of a full refresh is left to do."""
 
+    def try_rows(self, session: SparkSession, flow: str, rows: DataFrame) -> None:
+        """Raise the error with which the sink refuses some rows of a flow; it keeps none of them."""
+
 
 def _send_to_format(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
     """Write the rows with Spark's writer of the format."""

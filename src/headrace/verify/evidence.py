@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -69,15 +69,18 @@ def load_evidence(
     since: datetime | int | None = None,
     *,
     inspect: bool = True,
+    load_log: Callable[[StoredPath], TableLog] | None = None,
 ) -> Evidence:
-    """Read everything about one dataset; its data files only with `inspect`."""
+    """Read everything about one dataset; its data files only with `inspect`. `load_log`: reads the log of the
+    table, or what a sink has in its place."""
     path = storage.table(dataset)
     # Before the table: what a running flow commits meanwhile must not look like a lost batch.
     folder, ledgers = storage.flows("checkpoints", dataset), storage.flows("ledger", dataset)
     checkpoints = {flow.name: load_checkpoints(flow) for flow in folder.list_folders()}
     folds = commits.load_folds(ledgers, kinds)
-    version = _version_of(path, since)
-    log = load_table_log(path, since=version)
+    # A sink has no log to look up a time in: all that it has is judged.
+    version = _version_of(path, since) if load_log is None or isinstance(since, int) else None
+    log = load_table_log(path, since=version) if load_log is None else load_log(path)
     metadata = commits.build_claims(log, kinds)
     ledger = commits.load_losses(ledgers, folds, log.metadata.id, kinds)
     lineages = build_lineages(metadata, ledger, log.first_version, log.metadata.properties)

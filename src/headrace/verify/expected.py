@@ -98,10 +98,11 @@ def find_replacement(evidence: Evidence, expected: ExpectedTable | None, pipelin
     return Finding(code="TABLE_REPLACED", text=text, place=place)
 
 
-def prove_missing(storage: Storage, expected: ExpectedTable) -> DatasetProof:
-    """The report of a table that does not exist any more, or of a sink that has the rows in its place."""
+def prove_missing(storage: Storage, expected: ExpectedTable, why: str | None = None) -> DatasetProof:
+    """The report of a table that does not exist any more, or of a sink that has the rows in its place. `why`:
+    why the sink was not read."""
     if expected.sink is not None:
-        text = f"not checked: the {expected.sink} sink has the rows and the batches"
+        text = f"not checked: {why or f'the {expected.sink} sink has the rows and the batches'}"
         return replace(prove_unread(expected.name, text), kind="sink")
     folder = storage.root.relative(str(storage.table(expected.name)))
     finding = Finding(

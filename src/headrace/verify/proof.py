@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from headrace.errors import NothingToVerifyError, TableUnknownError, did_you_mean
@@ -23,7 +23,7 @@ from headrace.verify.counts import (
     judge_view,
 )
 from headrace.verify.data_files import DECODED_BYTES
-from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
+from headrace.verify.delta_log import LogDamagedError, TableLog, has_log, load_table_log
 from headrace.verify.equations import RowCounts
 from headrace.verify.evidence import Evidence, in_reading_order, list_tables, load_evidence
 from headrace.verify.expected import (
@@ -35,6 +35,7 @@ from headrace.verify.expected import (
 )
 from headrace.verify.increments import judge_groups
 from headrace.verify.keys import judge_keys, keys_of
+from headrace.verify.postgres import SinkUnreadError, load_sink_log
 from headrace.verify.quarantine import (
     describe_pending,
     judge_missing_replays,
@@ -51,6 +52,9 @@ from headrace.verify.sampled_keys import judge_sample
 from headrace.verify.source_range import Kinds
 from headrace.verify.stored import LOCAL, Storage, StoredPath, Systems
 
+SinkOptions = Callable[[], Mapping[TableName, Mapping[str, str]]]
+"""Gives the options of the sinks that the files of the pipeline declare."""
+
 
 def verify_pipeline(
     settings: ProjectSettings,
@@ -61,11 +65,12 @@ def verify_pipeline(
     sample: int | None = None,
     access: Mapping[str, Any] | None = None,  # how to reach the systems of each kind of source
     systems: Systems = LOCAL,  # the kinds of storage
+    sinks: SinkOptions = dict,
 ) -> Proof:
     """Check that every record was processed exactly once, from tables, ledger, checkpoints and sources."""
     storage = Storage(StoredPath.at(settings.storage.root.path, systems))
     kinds = known_kinds()
-    tables = _load_tables(storage, settings, datasets, since, kinds)
+    tables = _load_tables(storage, settings, datasets, since, kinds, sinks)
     if not tables.evidence and not any(one.findings or one.kind == "sink" for one in tables.unread):
         raise NothingToVerifyError(
             f"the storage {settings.storage.root} holds no dataset of the pipeline {settings.name}",
@@ -104,6 +109,7 @@ def _load_tables(
     datasets: Sequence[TableName],
     since: datetime | int | None,
     kinds: Kinds,
+    sinks: SinkOptions,
 ) -> _Tables:
     """Read the tables that are named, or all that the storage holds or should hold."""
     # Before the tables: what a run makes meanwhile must not look like a table that is missing.
@@ -111,12 +117,19 @@ def _load_tables(
     tables = _Tables()
     for name in _chosen(storage, datasets, expected):
         table = expected.get(name)
-        if not has_log(storage.table(name)):
+        load_log: Callable[[StoredPath], TableLog] | None = None
+        if table is not None and table.sink == "postgres":
+            load_log = partial(_load_sink_log, name, sinks)
+        elif not has_log(storage.table(name)):
             missing = prove_missing(storage, table) if table is not None and table.was_made else None
             tables.unread.append(missing or prove_unread(name, "not created yet", applies=False))
             continue
         try:
-            evidence = load_evidence(storage, name, kinds, since)
+            evidence = load_evidence(storage, name, kinds, since, load_log=load_log)
+        except SinkUnreadError as error:
+            assert table is not None, "only a sink is read otherwise"
+            tables.unread.append(prove_missing(storage, table, str(error)))
+            continue
         except LogDamagedError as error:
             finding = Finding(code="LOG_DAMAGED", text=str(error), place={"dataset": str(name)})
             tables.unread.append(prove_unread(name, "the log cannot be read", finding))
@@ -128,6 +141,13 @@ def _load_tables(
         elif replacement is not None:
             tables.unread.append(prove_unread(name, "replaced", replacement))
     return tables
+
+
+def _load_sink_log(name: TableName, sinks: SinkOptions, path: StoredPath) -> TableLog:
+    options = sinks().get(name)
+    if options is None:
+        raise SinkUnreadError("the files of the pipeline do not declare it")
+    return load_sink_log(name, options, path)
 
 
 def _chosen(

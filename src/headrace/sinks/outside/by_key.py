@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace import errors
-from headrace.model.changes import FEED_COLUMNS
+from headrace.model.changes import COLUMN_SEQUENCES, FEED_COLUMNS, SEQUENCE
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sinks.row_hash import row_hash
@@ -21,6 +21,8 @@ from headrace.sinks.target import SinkSpec
 IS_DELETE, RECORDS, PROBLEM = (f"__headrace_{name}" for name in ("is_delete", "records", "problem"))
 """The columns with what a row does, the number of rows that it stands for, and why it cannot be written."""
 _CHANGE, _VERSION, _ = FEED_COLUMNS
+_OWN = ("_source", SEQUENCE, COLUMN_SEQUENCES)
+"""Headrace's own columns of a table: other systems do not get them."""
 _ROW, _FIRST, _LAST = (f"__headrace_{name}" for name in ("row", "first", "last"))
 _NULL_KEY, _TWO_ROWS = "null key", "two rows"
 _REASONS = {
@@ -34,7 +36,7 @@ class RowsByKey:
     """How the rows of a sink follow each other. `keys`: the columns of the key; without any, rows are
     appended. `sequence_by`: the column whose greatest value is the newest row, without a change feed."""
 
-    columns: tuple[str, ...]  # without those of a change feed
+    columns: tuple[str, ...]  # without Headrace's own, and those of a change feed
     keys: tuple[str, ...]
     is_feed: bool
     sequence_by: str | None = None
@@ -44,7 +46,8 @@ class RowsByKey:
         """How the rows of a sink follow each other, by its options; raises `SinkInvalidError`."""
         names = [field["name"] for field in spec.schema["fields"]]
         is_feed = set(FEED_COLUMNS[:2]) <= set(names)
-        columns = tuple(name for name in names if not (is_feed and name in FEED_COLUMNS))
+        own = {*_OWN, *(FEED_COLUMNS if is_feed else ())}
+        columns = tuple(name for name in names if name not in own)
         keys = tuple(one.strip() for one in spec.options.get("keys", "").split(",") if one.strip())
         sequence_by = spec.options.get("sequence_by")
         named = [("keys", key) for key in keys] + [("sequence_by", one) for one in [sequence_by] if one]

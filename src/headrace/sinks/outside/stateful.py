@@ -9,13 +9,13 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
-from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.protocol import (
     batch_metadata,
     check_fenced,
@@ -99,6 +99,10 @@ class SinkTransaction(Protocol):
         """Record the state after the transaction, and what its commit says; the transaction commits both."""
 
 
+class _Undone(Exception):
+    """Undoes a transaction that only tries rows."""
+
+
 class StatefulSink(SinkStore, ABC):
     """A sink whose transactions commit rows and state together."""
 
@@ -114,7 +118,7 @@ class StatefulSink(SinkStore, ABC):
         """What the commits from a version until another one have recorded, in order, as `record` got them."""
 
     @abstractmethod
-    def writer(self, session: SparkSession, stamp: BatchStamp, held: int) -> BatchWriter:
+    def writer(self, session: SparkSession, stamp: BatchStamp, held: int) -> StatefulWriter:
         """Begin a batch that the sink does not hold."""
 
     @abstractmethod
@@ -145,6 +149,15 @@ class StatefulSink(SinkStore, ABC):
         state = self.state() or SinkState()
         held = state.last_batch(stamp.checkpoint)
         return None if is_held(stamp, held, self.location) else self.writer(session, stamp, held)
+
+    def try_rows(self, session: SparkSession, flow: str, rows: DataFrame) -> None:
+        stamp = BatchStamp(pipeline="", flow=flow, checkpoint="", batch=0, ranges=())
+        split = SplitRows(accepted=rows)
+        with self.writer(session, stamp, -1) as writer, suppress(_Undone):
+            writer.stage(split)
+            with self.transaction() as transaction:
+                writer.apply(transaction, split)
+                raise _Undone
 
     def open_generation(self, opened: OpenedGeneration) -> int:
         with self.transaction() as transaction:

@@ -1,0 +1,102 @@
+"""What a table of PostgreSQL that is a sink says of its batches, in the form of a Delta table's log.
+
+The database has no files of rows, so the proof judges the ranges of its batches, and what they have counted.
+It reads the tables of the state with statements of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.model.names import TableName
+from headrace.verify import commits
+from headrace.verify.delta_log import Commit, TableLog, TableMetadata
+from headrace.verify.stored import StoredPath
+
+OWN_OPTIONS = frozenset({"table", "keys", "create", "sequence_by", "url"})
+"""The options of a sink that are not settings of its connection."""
+
+
+class SinkUnreadError(Exception):
+    """The state of a sink cannot be read; its batches are not judged."""
+
+
+def load_sink_log(name: TableName, options: Mapping[str, str], path: StoredPath) -> TableLog:
+    """The commits of a sink that its database still has; raises `SinkUnreadError`. `path`: where the storage
+    would have its table."""
+    try:
+        import psycopg
+        import psycopg.conninfo
+        from psycopg import sql
+    except ImportError:
+        raise SinkUnreadError("it needs the package psycopg: pip install 'headrace[postgres]'") from None
+    schema, _, table = options["table"].rpartition(".")
+    own = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
+    names = {"schema": sql.Identifier(schema or "public")}
+    state = sql.SQL("SELECT state FROM {schema}.headrace_sinks WHERE sink = %s").format(**names)
+    batches = sql.SQL(
+        "SELECT version, document FROM {schema}.headrace_batches WHERE sink = %s ORDER BY version"
+    ).format(**names)
+    address = psycopg.conninfo.make_conninfo(options.get("url", ""), **{"connect_timeout": "10", **own})
+    try:
+        with psycopg.connect(address) as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            found = connection.execute(state, [str(name)]).fetchone()
+            documents = connection.execute(batches, [str(name)]).fetchall()
+            regclass = sql.Identifier(schema or "public", table).as_string(connection)
+            ((oid,),) = connection.execute("SELECT to_regclass(%s)::oid::bigint", [regclass])
+    except psycopg.Error as error:
+        raise SinkUnreadError(f"PostgreSQL: {str(error).strip().splitlines()[0]}") from error
+    if found is None:
+        raise SinkUnreadError(f"{options['table']} has no state of it")
+    return build_log(name, found[0], f"{found[0]['table_id']}/{oid}", dict(documents), path)
+
+
+def build_log(
+    name: TableName, state: Mapping[str, Any], table_id: str, documents: Mapping[int, Any], path: StoredPath
+) -> TableLog:
+    """A log without files, from the newest state of a sink and what its commits have recorded."""
+    first = min(documents, default=state["version"] + 1)
+    pipelines = [one["pipeline"] for one in documents.values() if "pipeline" in one]
+    properties = {commits.PROPERTY_DATASET: str(name), commits.PROPERTY_KIND: "sink"}
+    if pipelines:
+        properties[commits.PROPERTY_PIPELINE] = pipelines[-1]
+    for flow, checkpoint in state["checkpoints"].items():
+        properties[commits.PROPERTY_CHECKPOINT + flow] = checkpoint
+    return TableLog(
+        path=path,
+        version=state["version"],
+        metadata=TableMetadata(id=table_id, properties=properties, schema='{"type":"struct","fields":[]}'),
+        commits=tuple(_commit(version, documents[version]) for version in sorted(documents)),
+        base={},
+        base_version=first - 1,
+        transactions=state["transactions"],
+    )
+
+
+def _commit(version: int, document: Mapping[str, Any]) -> Commit:
+    transactions = {}
+    if "batch" in document:
+        transactions[document["checkpoint"]] = int(document["batch"])
+    if (fences := document.get("opens", {}).get("fences")) is not None:
+        transactions[fences] = commits.FENCED
+    # The rows are in the database, as those of other sinks are elsewhere.
+    said = {key: value for key, value in document.items() if key not in _CHANGES}
+    said = {**said, "kind": "send"} if "input" in document and "opens" not in document else said
+    return Commit(
+        version=version,
+        timestamp_ms=int(document["timestamp"]),
+        operation="WRITE",
+        engine="Headrace",
+        user_metadata=json.dumps(said) if "headrace" in document else None,
+        transactions=transactions,
+        added=(),
+        removed=(),
+        metadata=None,
+        written_ms=int(document["timestamp"]),
+    )
+
+
+_CHANGES = frozenset({"inserted", "updated", "deleted", "superseded", "truncated"})
