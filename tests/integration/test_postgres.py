@@ -183,7 +183,7 @@ def test_a_row_that_the_database_refuses_goes_to_the_quarantine(
     assert database.execute("SELECT id FROM copied ORDER BY id") == [(7,), (9,)]
     with Pipeline.load(site.root) as pipeline:
         rejected = pipeline.quarantine.show("copied")
-    assert said in str(rejected), rejected
+    assert rejected is not None and said in str(rejected.arrow.to_pylist()), rejected.arrow
 
 
 def test_two_rows_of_one_key_stop_the_flow_unless_one_is_newer(site: Site, database: Database) -> None:

@@ -82,21 +82,15 @@ def _commit(version: int, document: Mapping[str, Any]) -> Commit:
         transactions[document["checkpoint"]] = int(document["batch"])
     if (fences := document.get("opens", {}).get("fences")) is not None:
         transactions[fences] = commits.FENCED
-    # The rows are in the database, as those of other sinks are elsewhere.
-    said = {key: value for key, value in document.items() if key not in _CHANGES}
-    said = {**said, "kind": "send"} if "input" in document and "opens" not in document else said
     return Commit(
         version=version,
         timestamp_ms=int(document["timestamp"]),
         operation="WRITE",
         engine="Headrace",
-        user_metadata=json.dumps(said) if "headrace" in document else None,
+        user_metadata=json.dumps(document) if "headrace" in document else None,
         transactions=transactions,
         added=(),
         removed=(),
         metadata=None,
         written_ms=int(document["timestamp"]),
     )
-
-
-_CHANGES = frozenset({"inserted", "updated", "deleted", "superseded", "truncated"})

@@ -97,15 +97,16 @@ class PostgresWriter(StatefulWriter):
         )
         ((written, inserted),) = execute(counted, attempts)
         execute(sql("DROP TABLE {schema}.{staging}"))
+        counts = replace(split.counts(records), kind="send")
         if not database.rows.keys:
-            return split.counts(records)
+            return counts
         changes = RowChanges(
             inserted=inserted,
             updated=written - inserted,
             deleted=deleted,
             superseded=records - written - deleted,
         )
-        return replace(split.counts(records), kind="merge", changes=changes)
+        return replace(counts, changes=changes)
 
 
 @dataclass(frozen=True, kw_only=True)
