@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.expectations import passes
+from headrace.contracts.expectations import passes, with_checks
 from headrace.errors import SourceLocation
 from headrace.increments.by_keys import compute_again
 from headrace.increments.changes import columns_differ, find_change
@@ -238,7 +238,7 @@ class ChosenIncrements(ViewIncrements):
             if strategy != "append":
                 begun.open_positions()
             try:
-                return increment_by(strategy, leaves, self._path)
+                return increment_by(strategy, leaves, self._path, self.view.expectations)
             except NotIncrementalError:
                 continue
         return super()._find(leaves, begun, costs)
@@ -543,8 +543,11 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
-def increment_by(strategy: str, leaves: Leaves, path: Location) -> Increment:
+def increment_by(
+    strategy: str, leaves: Leaves, path: Location, expectations: Sequence[Expectation] = ()
+) -> Increment:
     version = newest_version(path)
+    checked = partial(with_checks, expectations=expectations)
     if strategy == "append":
         if not leaves.only_gains:
             raise NotIncrementalError("ROWS_CHANGED", "")
@@ -553,8 +556,9 @@ def increment_by(strategy: str, leaves: Leaves, path: Location) -> Increment:
         )
     if strategy == "merge":
         groups = find_groups(leaves.query, leaves.changed, only_gains=leaves.only_gains)
-        return merge(leaves, groups, path, version)
-    return compute_again(leaves, find_keys(leaves.query, leaves.changed), path, lambda: version, 10_000)
+        return merge(leaves, groups, path, version, checked)
+    keys = find_keys(leaves.query, leaves.changed)
+    return compute_again(leaves, keys, path, lambda: version, 10_000, checked=checked)
 
 
 def _text(frame: DataFrame, name: str) -> Column:
