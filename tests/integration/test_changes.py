@@ -224,6 +224,21 @@ def test_keys_of_several_types_find_their_rows(spark: SparkSession, tmp_path: Pa
     assert table.rows == current_rows(changes)
 
 
+def test_a_filter_finds_exact_decimals_in_files_with_deleted_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The statistics of a file keep all digits when some of its rows are replaced."""
+    exact = "CAST('1234567890123456789012345.1234567891' AS DECIMAL(38, 10))"
+    path = create(spark, tmp_path / "t", ", price DECIMAL(38, 10)")
+    table = Table(spark, path, key_columns=lambda records: records.selectExpr("*", f"{exact} AS price"))
+    for batch in ([Change(key, key, 1, "upsert", "a") for key in range(3)], [Change(3, 0, 2, "upsert", "b")]):
+        committed = table.apply(batch)
+        assert committed is not None and committed.without_index is None
+    rows = spark.read.format("delta").load(str(path))
+    for condition in (f"price = {exact}", f"price <= {exact}", f"price >= {exact}"):
+        assert rows.where(condition).count() == 3, condition
+
+
 NESTED = {
     "STRUCT<a: INT, b: INT>": ["struct(1, NULL)", "struct(NULL, 1)", "struct(NULL, NULL)"],
     "STRUCT<a: STRUCT<c: DECIMAL(12, 2)>, b: TIMESTAMP>": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -178,12 +179,24 @@ def mask_rows(
                 masked.actions.append(add.remove())
                 masked.files[number] = None
                 continue
-            changed = add.removeRows(vectors.write(bitmap), True, True)
-            added = changed._1()
-            masked.actions += [added, changed._2()]
-            text = json.loads(added.json())["add"]
-            masked.files[number] = DataFile(number, text, action=added, deleted=bitmap)
+            changed = add.removeRows(vectors.write(bitmap), False, True)
+            text = json.loads(changed._1().json())["add"]
+            found = DataFile(
+                number, {**text, "stats": _without_tight_bounds(text.get("stats"))}, deleted=bitmap
+            )
+            masked.actions += [found.in_jvm(session._jvm), changed._2()]
+            masked.files[number] = found
     return masked
+
+
+def _without_tight_bounds(statistics: str | None) -> str | None:
+    """Statistics that say that the least and the greatest value may be those of deleted rows. Delta's method
+    would round decimals, and queries would then miss rows."""
+    if not statistics or (is_tight := json.loads(statistics).get("tightBounds")) is False:
+        return statistics
+    if is_tight is None:
+        return f'{statistics.rstrip()[:-1]},"tightBounds":false}}'
+    return re.sub(r'"tightBounds"\s*:\s*true', '"tightBounds":false', statistics)
 
 
 def with_only_rows(
