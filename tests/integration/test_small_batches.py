@@ -194,6 +194,20 @@ def test_values_without_an_exact_json_form_have_no_bounds(lake: Lake) -> None:
     assert delta.where("isnan(x) AND hex(s) = 'FF41' AND d > date'9999-12-31'").count() == 1
 
 
+@pytest.mark.parametrize("kind", ["{}", "ARRAY<{}>", "MAP<STRING, {}>"])
+def test_structs_can_be_null_whose_fields_never_are(lake: Lake, kind: str, tmp_path: Path) -> None:
+    """As a query gives them that sometimes makes a struct of constants."""
+    columns = "id BIGINT, x " + kind.format("STRUCT<a: BIGINT, b: STRUCT<c: STRING>>")
+    lake.create(columns)
+    value = "IF(id % 2 = 0, NULL, struct(id AS a, struct('x' AS c) AS b))"
+    value = {"{}": value, "ARRAY<{}>": f"array({value})"}.get(kind, f"map('k', {value})")
+    rows = lake.spark.sql(f"SELECT id, {value} AS x FROM range(5)").coalesce(1)
+    lake.append(rows, small=True)
+    other = Lake(lake.spark, tmp_path / "other").create(columns)
+    other.append(rows, small=False)
+    assert lake.rows() == other.rows()
+
+
 LEFT_TO_DELTA = {
     "a partition": ("id BIGINT, day STRING", "PARTITIONED BY (day)"),
     "a column that forbids null": ("id BIGINT NOT NULL", ""),

@@ -19,8 +19,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.maintenance import FILE_RETENTION, LOG_CLEANUP, LOG_RETENTION
-from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.delta.table import no_log
+from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
+from headrace.sinks.delta.table import as_nullable, no_log
 from headrace.sinks.delta.transaction import WrittenFiles, scala_list
 from headrace.sinks.target import SMALL_BATCH
 from headrace.storage.location import Location
@@ -29,12 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FEATURES = {
-    "appendOnly",
-    "changeDataFeed",
-    "deletionVectors",
-    "domainMetadata",
-    "invariants",
-    "timestampNtz",
+    *("appendOnly", "changeDataFeed", "deletionVectors", "domainMetadata", "invariants", "timestampNtz")
 }
 _PROPERTIES = {
     *(FILE_RETENTION, LOG_CLEANUP, LOG_RETENTION),
@@ -121,7 +117,7 @@ class SmallBatches:
             return None
         if (schema := self._plain_schema(transaction, rows.sparkSession)) is None:
             return None
-        held = rows.toArrow()
+        held = to_arrow(rows, schema)
         jvm: Any = rows.sparkSession._jvm
         if not held.num_rows:
             return WrittenFiles(actions=scala_list(jvm))
@@ -141,6 +137,18 @@ class SmallBatches:
         if texts != self._metadata:
             self._metadata, self._schema = texts, plain_schema(session, metadata, protocol)
         return self._schema
+
+
+def to_arrow(rows: DataFrame, schema: Mapping[str, Any]) -> pa.Table:
+    """The rows for a table with these columns."""
+    from pyspark.sql.types import StructType
+
+    if all(isinstance(one["type"], str) for one in schema["fields"]):
+        return rows.toArrow()
+    # PyArrow refuses NULL for a struct with fields that are never NULL.
+    kinds = StructType.fromJson(as_nullable(schema))
+    columns = (F.col(quoted_column(one.name)).cast(one.dataType).alias(one.name) for one in kinds)
+    return rows.select(*columns).toArrow()
 
 
 def plain_schema(session: SparkSession, metadata: Any, protocol: Any) -> Mapping[str, Any] | None:
@@ -197,33 +205,28 @@ def write_data_file(
 
 def build_statistics(rows: pa.Table, schema: Mapping[str, Any]) -> str:
     """Delta's statistics of a file with these rows, as JSON."""
-    lowest, highest, nulls = _Object(), _Object(), _Object()
+    lowest, highest, nulls = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for kind, path, values in _columns(schema["fields"], rows):
-        nulls.put(path, str(values.null_count))
+        _put(nulls, path, str(values.null_count))
         found = _range(kind, values) if isinstance(kind, str) else None
         if found is not None:
-            lowest.put(path, found[0])
-            highest.put(path, found[1])
-    return f'{{"numRecords":{rows.num_rows},"minValues":{lowest},"maxValues":{highest},"nullCount":{nulls}}}'
+            _put(lowest, path, found[0])
+            _put(highest, path, found[1])
+    bounds = f'"minValues":{_json(lowest)},"maxValues":{_json(highest)}'
+    return f'{{"numRecords":{rows.num_rows},{bounds},"nullCount":{_json(nulls)}}}'
 
 
-class _Object:
+def _put(values: dict[str, Any], path: Sequence[str], text: str) -> None:
+    for name in path[:-1]:
+        values = values.setdefault(name, {})
+    values[path[-1]] = text
+
+
+def _json(values: Any) -> str:
     """A JSON object whose values are texts: Python's `json` writes no exact decimals."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, _Object | str] = {}
-
-    def put(self, path: Sequence[str], text: str) -> None:
-        name, *rest = path
-        if rest:
-            inner = self._values.setdefault(name, _Object())
-            assert isinstance(inner, _Object)
-            inner.put(rest, text)
-        else:
-            self._values[name] = text
-
-    def __str__(self) -> str:
-        return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in self._values.items()) + "}"
+    if isinstance(values, str):
+        return values
+    return "{" + ",".join(f"{json.dumps(name)}:{_json(value)}" for name, value in values.items()) + "}"
 
 
 def _columns(

@@ -33,15 +33,10 @@ from headrace.storage.table_snapshot import SnapshotUnreadableError, load_added
 
 _ATTEMPTS = 3
 _WAIT_S = 0.5
-_CONFLICTS = {
-    "DELTA_CONCURRENT_APPEND": "ConcurrentAppend",
-    "DELTA_CONCURRENT_DELETE_READ": "ConcurrentDeleteRead",
-    "DELTA_CONCURRENT_DELETE_DELETE": "ConcurrentDeleteDelete",
-    "DELTA_METADATA_CHANGED": "MetadataChanged",
-    "DELTA_CONCURRENT_TRANSACTION": "ConcurrentTransaction",
-    "DELTA_PROTOCOL_CHANGED": "ProtocolChanged",
-    "DELTA_CONCURRENT_WRITE": "ConcurrentWrite",
-}
+_CONFLICTS = (
+    *("CONCURRENT_APPEND", "CONCURRENT_DELETE_READ", "CONCURRENT_DELETE_DELETE", "METADATA_CHANGED"),
+    *("CONCURRENT_TRANSACTION", "PROTOCOL_CHANGED", "CONCURRENT_WRITE"),
+)
 """The conflicts of Delta, by error class. A compaction changes no rows, so it can be repeated after each."""
 _PREFIX = "spark.databricks.delta.optimize."
 _BATCH_BYTES = 8 << 30
@@ -165,11 +160,9 @@ def _settings(policy: TablePolicy, size: int, cube_bytes: int | None) -> dict[st
 
 def conflict_kind(error: BaseException) -> str | None:
     """The kind of a conflict between two writers of a Delta table; ``None`` for any other error."""
-    text = str(error)
-    for name, kind in _CONFLICTS.items():
-        if f"[{name}" in text:
-            return kind
-    return next((kind for kind in _CONFLICTS.values() if f"{kind}Exception" in text), None)
+    text, kinds = str(error), {name: name.title().replace("_", "") for name in _CONFLICTS}
+    classes = [kind for name, kind in kinds.items() if f"[DELTA_{name}" in text]
+    return next(iter(classes or [kind for kind in kinds.values() if f"{kind}Exception" in text]), None)
 
 
 def _predicate(session: SparkSession, table: Location, partitions: Sequence[Mapping[str, str | None]]) -> str:

@@ -42,34 +42,19 @@ def merge_files(
         return None
     added = write_data_file(rows, table, schema, session.version, changes_data=False)
     now = time.time_ns() // 1_000_000
-    actions = [{"remove": _removal(one, now)} for one in files] + [{"add": added}]
     jvm: Any = session._jvm
+    actions = [one.in_jvm(jvm).removeWithTimestamp(now, False) for one in files]
     none, nil = jvm.scala.Option.empty(), scala_list(jvm)
     delta = jvm.org.apache.spark.sql.delta
     transaction = delta_log(session, table).startTransaction(none, jvm.scala.Some(snapshot))
-    parse = delta.actions.Action.fromJson
+    actions.append(delta.actions.Action.fromJson(json.dumps({"add": added})))
     version = int(
         transaction.commit(
-            scala_list(jvm, [parse(json.dumps(one)) for one in actions]),
-            delta.DeltaOperations.Optimize(nil, nil, False, none, False),
+            scala_list(jvm, actions), delta.DeltaOperations.Optimize(nil, nil, False, none, False)
         )
     )
     confirm_version(session, table, snapshot.version(), version, "a compaction")
     return before, int(added["size"])
-
-
-def _removal(file: DataFile, at_ms: int) -> dict[str, Any]:
-    """The action that removes a file."""
-    text = file.text
-    return {
-        "path": text["path"],
-        "deletionTimestamp": at_ms,
-        "dataChange": False,
-        "extendedFileMetadata": True,
-        "partitionValues": {},
-        "size": text["size"],
-        "stats": text["stats"],
-    }
 
 
 def _read(table: Location, names: Sequence[str], fields: Sequence[Mapping[str, Any]]) -> pa.Table | None:
