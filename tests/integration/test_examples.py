@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headrace.project.pipeline import Pipeline
+from postgres_server import Database
 from proof.ledger import TIMEOUT_S, ProducerLedger, create_topic, settings
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -109,3 +110,15 @@ def test_features_are_computed_for_changed_keys_only(load_example: Callable[[str
     ]
     example.run({"order": 2, "customer": "eve", "version": 3, "cancelled": True})
     assert [row[0] for row in rows_of(features, "customer")] == ["ada", "bob"]
+
+
+def test_a_table_of_postgres_follows_a_changing_one(
+    load_example: Callable[[str, str], Example], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_DATABASE", database.url)
+    example = load_example("served", "customer-changes")
+    example.run()
+    first = database.execute("SELECT id, name, city FROM customers ORDER BY id")
+    assert first and first == example.rows("customers", "id", "name", "city")
+    example.run({"id": 3, "changed_at": "2026-01-03T08:00:00Z", "op": "delete"})
+    assert database.execute("SELECT id, name, city FROM customers") == [(1, "Ada", "Zug")]
