@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace import HeadraceError
+from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
 
 CODE = """
@@ -68,3 +69,25 @@ def add_customer(spark: SparkSession, number: int, name: str) -> None:
 
 def click(root: Path, number: int) -> None:
     (root / "clicks" / f"{number}.json").write_text(json.dumps({"id": number}))
+
+
+def test_a_sink_adds_rows_to_a_table_by_jdbc(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "shop"
+    (root / "clicks").mkdir(parents=True)
+    (root / "headrace.yml").write_text(
+        "name: shop\nschema: jdbc_sink\nstorage: ./lake\nlibraries: [{file: s.py}]\n"
+    )
+    options = {"url": URL, "dbtable": "clicked", "driver": DERBY}
+    (root / "s.py").write_text(
+        f"import headrace as hr\nhr.create_sink('clicked', 'jdbc', {options})\n"
+        "@hr.append_flow(target='clicked')\ndef click():\n"
+        "    return hr.read_files('clicks', format='json', schema='id INT').drop('_source')\n"
+    )
+    click(root, 1)
+    with Pipeline.load(root) as pipeline:
+        assert "at least once" in Explanation(pipeline.plan()).to_text(500)
+        assert pipeline.run().errors == ()
+        click(root, 2)
+        assert pipeline.run().errors == ()
+    found = spark.read.format("jdbc").options(**options).load().collect()
+    assert sorted(row[0] for row in found) == [1, 2]

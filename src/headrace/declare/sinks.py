@@ -14,7 +14,12 @@ from headrace.sinks.target import FORMATS
 from headrace.sources.registry import kind_for
 from headrace.storage.mapped_files import mapped_path
 
-_EXAMPLES = {"path": "/data/orders", "table": "public.orders"}
+_EXAMPLES = {
+    "path": "/data/orders",
+    "table": "public.orders",
+    "url": "jdbc:mysql://host/shop",
+    "dbtable": "orders",
+}
 
 FunctionT = TypeVar("FunctionT", bound=Callable[[Any, int], object])
 
@@ -22,20 +27,20 @@ FunctionT = TypeVar("FunctionT", bound=Callable[[Any, int], object])
 def create_sink(name: str, format: str, options: Mapping[str, str] | None = None) -> None:
     """Declare a sink: append flows send rows to it with ``@hr.append_flow(target=name)``.
 
-    A Delta table and a table of PostgreSQL get each row exactly once. A Kafka topic or a folder gets each row
-    at least once: if a process ends after it has sent a batch and before the batch is recorded, the batch is
-    sent again. A full refresh of a sink sends everything again.
+    A Delta table and a table of PostgreSQL get each row exactly once. A topic, a folder and a table by JDBC
+    get each row at least once: if a process ends after it has sent a batch and before the batch is recorded,
+    the batch is sent again. A full refresh of a sink sends everything again.
 
     Args:
         name: The name of the sink. Unless it is a table of PostgreSQL, the storage keeps a Delta table of
             this name without rows, which records the batches.
-        format: ``delta``, ``postgres``, ``kafka``, ``parquet``, ``json``, ``csv`` or ``orc``. A row for Kafka
-            has a column ``value``, and may have ``key``, ``headers`` (an array of structs of ``key`` and
-            ``value``), ``topic`` and ``partition``.
+        format: ``delta``, ``postgres``, ``kafka``, ``jdbc``, ``parquet``, ``json``, ``csv`` or ``orc``. A row
+            for Kafka has a column ``value``, and may have ``key``, ``headers`` (an array of structs of
+            ``key`` and ``value``), ``topic`` and ``partition``.
         options: The options of Spark's writer: ``path`` for Delta and files (relative to the pipeline's
             folder), or ``tableName`` for a Delta table that the key ``tables`` of the spec has; ``topic`` for
-            Kafka; ``table``, ``url`` and ``keys`` for PostgreSQL. The Kafka connection is the profile's,
-            unless there are ``kafka.*`` options.
+            Kafka; ``table``, ``url`` and ``keys`` for PostgreSQL; ``url`` and ``dbtable`` for JDBC. The Kafka
+            connection is the profile's, unless there are ``kafka.*`` options.
 
     Example:
         >>> import headrace as hr

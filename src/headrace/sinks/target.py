@@ -310,6 +310,10 @@ FORMATS: dict[str, SinkFormat] = {
         needs=("table",),
         open=_open("postgres.sink", "PostgresSink"),
     ),
+    "jdbc": SinkFormat(
+        describe=lambda sink: f"adds rows to the table {sink.options['dbtable']} by JDBC",
+        needs=("url", "dbtable"),
+    ),
     "function": SinkFormat(
         describe=lambda sink: f"calls {getattr(sink.function, '__name__', 'its function')} with each batch",
         send=_send_to_function,
