@@ -61,7 +61,9 @@ class RecordsJudge:
                 reason = (
                     "the table keeps no coordinates of its records: it has no _source, or lacks its fields"
                 )
-                if keys_of(evidence.log):
+                if evidence.kind == "sink":
+                    reason = "another system has the rows"
+                elif keys_of(evidence.log):
                     reason = "a row is not one record: changes are applied by key"
                 elif not evidence.log.active():
                     reason = "the table has no rows"
