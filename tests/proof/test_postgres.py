@@ -89,7 +89,7 @@ class Served:
         found = self.database.execute(
             "SELECT (document->>'batch')::int FROM headrace_batches "
             "WHERE sink LIKE %s AND document ? 'input' ORDER BY version",
-            f"%.{sink}",
+            f"%.{sink}/%",
         )
         return [number for (number,) in found]
 
@@ -132,7 +132,7 @@ def test_verify_finds_a_batch_that_the_database_has_lost(served: Served) -> None
         served.produce()
         served.site.run_well()
     assert served.site.verify().proven
-    lost = "DELETE FROM headrace_batches WHERE sink LIKE '%.log' AND document->>'batch' = '1' RETURNING 1"
+    lost = "DELETE FROM headrace_batches WHERE sink LIKE '%.log/log' AND document->>'batch' = '1' RETURNING 1"
     assert served.database.execute(lost) == [(1,)]
     proof = served.site.verify()
     assert not proof.proven, proof_lines(proof)

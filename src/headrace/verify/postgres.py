@@ -34,7 +34,7 @@ def load_sink_log(name: TableName, options: Mapping[str, str], path: StoredPath)
         raise SinkUnreadError("it needs the package psycopg: pip install 'headrace[postgres]'") from None
     schema, _, table = options["table"].rpartition(".")
     own = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
-    names = {"schema": sql.Identifier(schema or "public")}
+    key, names = f"{name}/{table}", {"schema": sql.Identifier(schema or "public")}
     state = sql.SQL("SELECT state FROM {schema}.headrace_sinks WHERE sink = %s").format(**names)
     batches = sql.SQL(
         "SELECT version, document FROM {schema}.headrace_batches WHERE sink = %s ORDER BY version"
@@ -43,8 +43,8 @@ def load_sink_log(name: TableName, options: Mapping[str, str], path: StoredPath)
     try:
         with psycopg.connect(address) as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            found = connection.execute(state, [str(name)]).fetchone()
-            documents = connection.execute(batches, [str(name)]).fetchall()
+            found = connection.execute(state, [key]).fetchone()
+            documents = connection.execute(batches, [key]).fetchall()
             regclass = sql.Identifier(schema or "public", table).as_string(connection)
             ((oid,),) = connection.execute("SELECT to_regclass(%s)::oid::bigint", [regclass])
     except psycopg.Error as error:

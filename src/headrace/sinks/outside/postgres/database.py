@@ -47,6 +47,11 @@ class Database:
     def location(self) -> str:
         return f"{self.schema}.{self.table}"
 
+    @property
+    def key(self) -> str:
+        """The key of its state: another pipeline can have a sink of the same name."""
+        return f"{self.spec.name}/{self.table}"
+
     @cached_property
     def conninfo(self) -> str:
         """libpq's connection string."""

@@ -42,7 +42,7 @@ class PostgresTransaction(SinkTransaction):
         self.connection.execute(self.database.sql("DELETE FROM {target}"))
 
     def record(self, state: SinkState, document: Mapping[str, Any]) -> None:
-        name, sql, execute = str(self.database.spec.name), self.database.sql, self.connection.execute
+        name, sql, execute = self.database.key, self.database.sql, self.connection.execute
         # The second part of the id is that of the table which is there.
         text = json.dumps({**asdict(state), "table_id": state.table_id.split("/")[0]})
         execute(sql("UPDATE {schema}.headrace_sinks SET state = %s WHERE sink = %s"), [text, name])
@@ -80,7 +80,7 @@ class PostgresSink(StatefulSink):
                 self._create_table(connection)
             connection.execute(self.database.sql(_STATE_TABLES))
             first = "INSERT INTO {schema}.headrace_sinks VALUES (%s, %s) ON CONFLICT DO NOTHING"
-            values = [str(self.spec.name), json.dumps(asdict(SinkState()))]
+            values = [self.database.key, json.dumps(asdict(SinkState()))]
             connection.execute(self.database.sql(first), values)
         self.database.forget_names()
 
@@ -119,7 +119,7 @@ class PostgresSink(StatefulSink):
         if not has_state:
             return None
         text = database.sql("SELECT state FROM {schema}.headrace_sinks WHERE sink = %s" + lock)
-        found = connection.execute(text, [str(self.spec.name)]).fetchone()
+        found = connection.execute(text, [self.database.key]).fetchone()
         if found is None:
             return None
         state = SinkState.of_json(found[0])
@@ -132,7 +132,7 @@ class PostgresSink(StatefulSink):
             "SELECT min(version), max(version) FROM {schema}.headrace_batches WHERE sink = %s"
         )
         with self.database.connect() as connection:
-            ((first, last),) = connection.execute(text, [str(self.spec.name)])
+            ((first, last),) = connection.execute(text, [self.database.key])
         return range(0) if first is None else range(first, last + 1)
 
     def documents(self, first: int, last: int) -> list[Mapping[str, Any]]:
@@ -141,7 +141,7 @@ class PostgresSink(StatefulSink):
             "WHERE sink = %s AND version BETWEEN %s AND %s ORDER BY version"
         )
         with self.database.connect() as connection:
-            found = connection.execute(text, [str(self.spec.name), first, last])
+            found = connection.execute(text, [self.database.key, first, last])
             return [document for (document,) in found]
 
     def writer(self, session: SparkSession, stamp: BatchStamp, held: int) -> PostgresWriter:

@@ -67,7 +67,7 @@ class PostgresWriter(StatefulWriter):
 
     def _sql(self, text: str, **names: Any) -> Any:
         # The next batch of the flow removes the table that an interrupted one has left.
-        flow = f"{self.database.spec.name} {self.database.table} {self.stamp.flow}"
+        flow = f"{self.database.key} {self.stamp.flow}"
         staging = f"headrace_staged_{hashlib.sha256(flow.encode()).hexdigest()[:20]}"
         stored = list(self.database.stored_names.values())
         named = {"staging": staging, "names": stored, "is_delete": IS_DELETE, "attempt": _ATTEMPT}
