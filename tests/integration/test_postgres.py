@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headrace.errors import HeadraceError
 from headrace.project.pipeline import Pipeline
@@ -116,7 +117,7 @@ def test_values_of_all_types_arrive_as_they_are(site: Site, database: Database) 
         "CAST('12345678901234567890.1234' AS DECIMAL(24, 4)) n",
         "true t", "X'00ff5c' x", "DATE'0001-01-01' day", "TIMESTAMP'1969-12-31 23:59:59.999999Z' at_",
         "TIMESTAMP_NTZ'2024-02-29 12:00:00' local", "array(1, NULL) a",
-        "named_struct('x', CAST(NULL AS INT), 'y', 'ü') o",
+        "named_struct('x', CAST(NULL AS INT), 'y', 'ü', 'z', TIMESTAMP_NTZ'2024-01-01 00:00:00.123456') o",
         "map('k', 1) m", "CAST(NULL AS STRING) `no; \\"thing\\"`",
         "parse_json('{\\"a\\": 1}') v"]"""
     write(site, APPENDED, options(database), f".selectExpr(*{columns})")
@@ -133,7 +134,13 @@ def test_values_of_all_types_arrive_as_they_are(site: Site, database: Database) 
         datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
         datetime(2024, 2, 29, 12),
     )
-    assert row[12:] == ([1, None], {"x": None, "y": "ü"}, {"k": 1}, None, {"a": 1})
+    assert row[12:] == (
+        [1, None],
+        {"x": None, "y": "ü", "z": "2024-01-01T00:00:00.123456"},
+        {"k": 1},
+        None,
+        {"a": 1},
+    )
     site.run_well()
 
 
@@ -142,6 +149,13 @@ MISTAKES: dict[str, tuple[str, dict[str, str], str]] = {
     "lacks a column": ("id bigint, at bigint", {"create": "false"}, "lacks the column"),
     "no unique index": ("id bigint, page text, at bigint", {"keys": "id"}, "unique index"),
     "another type": ("id smallint, page integer, at bigint", {}, "`page` is text"),
+    "rounds a text": ("id bigint, page timestamptz(0), at bigint", {}, "`page` is text"),
+    "orders otherwise": (
+        "id bigint UNIQUE, page text, at text",
+        {"keys": "id", "sequence_by": "at"},
+        "`at` is bigint",
+    ),
+    "an array of numbers": ("id numeric(10,2)[], page text, at bigint", {}, "`id` is bigint"),
     "needs a value": ("id bigint, page text, at bigint, x text NOT NULL", {}, "the column x of"),
     "unknown key": ("", {"keys": "idd"}, "names the column `idd`"),
     "unknown option": ("", {"tables": "x"}, "has no option tables"),
@@ -230,6 +244,76 @@ def test_a_table_that_was_created_again_is_noticed(site: Site, database: Databas
     assert any("full-refresh" in remedy for remedy in error.remedies), error
 
 
+@pytest.mark.parametrize("query", [".select('id', 'name')", ".drop('_commit_version')"])
+def test_a_change_feed_without_its_own_columns_is_refused(site: Site, database: Database, query: str) -> None:
+    code = CURRENT.replace('read_changes("customers")', f'read_changes("customers"){query}')
+    write(site, code, options(database, keys="id"))
+    site.put("a.json", {"id": 1, "at": 1, "op": "upsert", "name": "ada"})
+    error = planned_error(site)
+    assert error.code == "SINK_INVALID" and "leaves out _change_type or _commit_version" in error.summary
+
+
+def test_a_version_that_replaces_all_rows_is_applied_as_a_whole(
+    site: Site, database: Database, spark: SparkSession
+) -> None:
+    """Delta would give what the version adds in one batch, and what it removes in a later one."""
+    source = site.root / "source"
+    spark.sql(
+        f"CREATE TABLE delta.`{source}` (id BIGINT, name STRING) USING delta "
+        "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    )
+    limit = '.option("maxFilesPerTrigger", "1")'
+    reads = f'spark.readStream.format("delta").option("readChangeFeed", "true"){{limit}}.load("{source}")'
+    code = CURRENT[CURRENT.index("hr.create_sink") :].replace('hr.read_changes("customers")', reads)
+    code = "import headrace as hr\nfrom headrace import spark\n" + code
+    chosen = options(database, "copied", keys="id")
+    write(site, code.replace("{limit}", ""), chosen)
+    spark.range(8).selectExpr("id", "'a' AS name").repartition(4).write.format("delta").mode("append").save(
+        str(source)
+    )
+    site.run_well()
+    rows = spark.range(8).selectExpr("id", "'b' AS name").repartition(4)
+    rows.write.format("delta").mode("overwrite").save(str(source))
+    site.run_well()
+    expected = [(number, "b") for number in range(8)]
+    assert database.execute("SELECT id, name FROM copied ORDER BY id") == expected
+    # A limit of the user's own cannot keep a version together.
+    write(site, code.replace("{limit}", limit), chosen)
+    error = planned_error(site)
+    assert error.code == "SINK_INVALID" and "within a version" in error.summary, error
+
+
+def test_a_partitioned_table_and_names_of_any_case(site: Site, database: Database) -> None:
+    database.execute(
+        'CREATE TABLE copied (id bigint PRIMARY KEY, "AT" bigint, page text) PARTITION BY RANGE (id)'
+    )
+    database.execute("CREATE TABLE part PARTITION OF copied FOR VALUES FROM (0) TO (100)")
+    write(site, APPENDED, options(database, "copied", keys="id", sequence_by="at"))
+    site.put("a.json", {"id": 1, "page": "p", "at": 1}, {"id": 2, "page": "q", "at": 1})
+    site.run_well()
+    site.put("b.json", {"id": 1, "page": "old", "at": 0}, {"id": 2, "page": "new", "at": 2}, {"id": 3})
+    site.run_well()
+    found = database.execute('SELECT id, page, "AT" FROM copied ORDER BY id')
+    assert found == [(1, "p", 1), (2, "new", 2), (3, None, None)]
+    ((said,),) = database.execute("SELECT document FROM headrace_batches ORDER BY version DESC LIMIT 1")
+    assert (said["inserted"], said["updated"], said["superseded"]) == (1, 1, 1)
+
+
+def test_a_plan_checks_the_rights_of_the_role(site: Site, database: Database) -> None:
+    role = "reader_" + database.url.split("?")[0].rsplit("_", 1)[1]
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    database.execute("CREATE TABLE copied (id bigint UNIQUE, page text, at bigint)")
+    write(site, APPENDED, {**options(database, "copied", keys="id"), "user": role, "create": "false"})
+    site.put("a.json", {"id": 1, "page": "p"})
+    assert "no tables may be created in the schema public" in planned_error(site).summary
+    database.execute(f"GRANT CREATE ON SCHEMA public TO {role}")
+    assert "permission denied for table copied" in planned_error(site).summary
+    database.execute(f"GRANT SELECT, INSERT, UPDATE ON copied TO {role}")
+    write(site, APPENDED, {**options(database, "copied", keys="id"), "user": role})
+    site.run_well()
+    assert database.execute("SELECT id FROM copied") == [(1,)]
+
+
 def test_the_password_is_seen_nowhere(site: Site, database: Database) -> None:
     url = database.url.replace("postgres@", "postgres:pl4nted%2Ftoo@")
     chosen = {**options(database), "url": url, "password": "pl4nted-secret"}
@@ -238,6 +322,8 @@ def test_the_password_is_seen_nowhere(site: Site, database: Database) -> None:
     site.run_well()
     held = [path for path in (site.root / "lake").rglob("*") if path.is_file()]
     assert held and not [path for path in held if b"pl4nted" in path.read_bytes()]
-    database.execute("DROP TABLE shop.copied")
-    database.execute("CREATE VIEW shop.copied AS SELECT 1 AS id")
-    assert "pl4nted" not in str(site.error())
+    for address in (url.replace("/shop_", "/missing_"), "postgres:pl4nted@host/shop"):
+        write(site, APPENDED, {**chosen, "url": address})
+        site.put(f"{len(address)}.json", {"id": 2})
+        error = site.error()
+        assert error.code in ("SINK_UNAVAILABLE", "SINK_INVALID") and "pl4nted" not in str(error), error

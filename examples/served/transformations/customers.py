@@ -33,4 +33,4 @@ hr.create_sink(
 
 @hr.append_flow(target="served")
 def serve():
-    return hr.read_changes("customers")
+    return hr.read_changes("customers", images="all")

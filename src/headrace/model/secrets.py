@@ -31,7 +31,7 @@ _PLAIN = re.compile(r"true|false|null|none|\*+|changeit", re.IGNORECASE)
 _LOGIN_VALUE = re.compile(
     r"""\b\w*(?:password|secret|token)\w*\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))""", re.IGNORECASE
 )
-_IN_ADDRESS = re.compile(r"://[^/@:\s]*:([^/@\s]+)@")
+_IN_ADDRESS = re.compile(r"://[^/@:\s]*:([^/\s]+)@|\bpassword=([^&\s]+)")
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _LONG_LINE = 16  # lines of a private key that are at least this long are redacted on their own
 
@@ -84,8 +84,10 @@ class Redactor:
         for key, value in settings.items():
             if is_secret_key(key):
                 self.add(value)
-            elif found := _IN_ADDRESS.search(value):
-                self.add(unquote(found[1]))
+            else:
+                for found in map("".join, _IN_ADDRESS.findall(value)):
+                    for part in (found, *found.split("@")):
+                        self.add(unquote(part))
 
     def __call__(self, text: str) -> str:
         with self._lock:

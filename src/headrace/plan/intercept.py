@@ -173,8 +173,9 @@ class Interception:
     def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
         location = caller(self.root) if location is None else location
         self.settings.redactor.add_settings(request.options)
-        limit = self.mode.record_limit if isinstance(self.mode, Running) else None
-        defaults = ReaderDefaults(settings=self.settings, record_limit=limit)
+        defaults = ReaderDefaults(settings=self.settings)
+        if isinstance(mode := self.mode, Running):
+            defaults = replace(defaults, record_limit=mode.record_limit, whole_commits=mode.whole_commits)
         options = kind_for(request.format).reader.options(request, location, defaults)
         self.settings.redactor.add_settings(options)
         if request.streaming and isinstance(self.mode, Loading | Planning):

@@ -71,6 +71,7 @@ class Running:
     sources: SourceHook | None = None
     # The records that a first batch may take if the user sets no limit; ``None`` for the limit of the kind.
     record_limit: int | None = None
+    whole_commits: bool = False  # whether a batch of changes must not end within a commit
 
 
 @dataclass(frozen=True, kw_only=True)

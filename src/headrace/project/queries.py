@@ -34,7 +34,13 @@ class Queries:
     def as_records(self) -> AsRecords:
         return self.overrides.as_records
 
-    def build(self, session: SparkSession, declared: Flow, record_limit: int | None = None) -> DataFrame:
+    def build(
+        self,
+        session: SparkSession,
+        declared: Flow,
+        record_limit: int | None = None,
+        whole_commits: bool = False,
+    ) -> DataFrame:
         """Evaluate a query against the real tables."""
         with self._active(session, quarantines=True):
             if snapshots_of(declared) is not None:
@@ -42,7 +48,9 @@ class Queries:
                 return marker_stream(session, log.pattern, self._planned(declared).schema)
             if is_once(declared):
                 return once_stream(session, self.settings.storage, self._planned(declared).schema)
-            mode = Running(sources=self.overrides.sources, record_limit=record_limit)
+            mode = Running(
+                sources=self.overrides.sources, record_limit=record_limit, whole_commits=whole_commits
+            )
             return evaluate.evaluate(session, declared, self.plan, mode)
 
     def once(self, session: SparkSession, declared: Flow) -> DataFrame:

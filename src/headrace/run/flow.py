@@ -30,6 +30,7 @@ from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sinks.target import keeps_state
 from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
@@ -246,7 +247,8 @@ class FlowRunner:
         # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
         # inherits the property from the thread that starts it.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(flow.name))
-        built = self.build(session, flow, record_limit=limit)
+        by_commit = keeps_state(self.planned.sink)
+        built = self.build(session, flow, record_limit=limit, whole_commits=by_commit)
         columns, self.columns = self.columns, built.schema.simpleString()
         if columns not in (None, self.columns):
             # A schema registry has a new version since the attempt before.

@@ -102,7 +102,16 @@ def sink_store(planned: PlannedFlow) -> SinkStore | None:
     if isinstance(flow, AutoCdcFlow) and schema:
         keys, schema = flow.keys, table_schema(schema)
     try:
-        return opens(SinkSpec(name=flow.target, options=sink.options, schema=schema, keys=keys))
+        return opens(
+            SinkSpec(
+                name=flow.target,
+                options=sink.options,
+                schema=schema,
+                keys=keys,
+                reads_changes=any(source.reads_feed for source in planned.sources),
+                limits_changes=any(source.limits_feed for source in planned.sources),
+            )
+        )
     except UsageError as error:
         raise error.with_location(flow.location) from error
 

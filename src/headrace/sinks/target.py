@@ -228,6 +228,8 @@ class SinkSpec:
     options: Mapping[str, str]
     schema: Mapping[str, Any]  # the columns of its rows, as ``StructType.jsonValue()`` gives them
     keys: tuple[str, ...] = ()  # the key of a row, if flows apply changes by key
+    reads_changes: bool = False  # whether a source of its rows is a change feed
+    limits_changes: bool = False  # whether the query itself limits the batches of that feed
 
 
 class SinkStore(FlowTarget, TargetReader, Protocol):

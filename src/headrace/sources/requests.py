@@ -264,6 +264,7 @@ class ReaderDefaults:
 
     settings: ProjectSettings
     record_limit: int | None = None  # the most records of a first batch; ``None`` for the limit of the kind
+    whole_commits: bool = False  # whether a batch of changes must not end within a commit
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,16 @@ class Source(ABC):
         return None
 
     @property
+    def reads_feed(self) -> bool:
+        """Whether its rows are the changes of a table, from its change data feed."""
+        return False
+
+    @property
+    def limits_feed(self) -> bool:
+        """Whether the query itself limits the batches of such a feed."""
+        return False
+
+    @property
     def on_data_loss(self) -> OnDataLoss | None:
         """The policy of this source alone; ``None`` takes the pipeline's."""
         return None

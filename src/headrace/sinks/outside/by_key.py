@@ -25,6 +25,8 @@ _OWN = ("_source", SEQUENCE, COLUMN_SEQUENCES)
 """Headrace's own columns of a table: other systems do not get them."""
 _ROW, _FIRST, _LAST = (f"__headrace_{name}" for name in ("row", "first", "last"))
 _NULL_KEY, _TWO_ROWS = "null key", "two rows"
+KEEP_OUT = "keep such rows out, with a WHERE in the query"
+KEEP_OUT_OF_FEED = "correct or delete the row in the table that the flow reads"
 _REASONS = {
     _NULL_KEY: "a row has no key",
     _TWO_ROWS: "a batch has different rows with the same key, and nothing says which one is newer",
@@ -46,7 +48,14 @@ class RowsByKey:
         """How the rows of a sink follow each other, by its options; raises `SinkInvalidError`."""
         names = [field["name"] for field in spec.schema["fields"]]
         is_feed = set(FEED_COLUMNS[:2]) <= set(names)
+        if spec.reads_changes and not is_feed and spec.options.get("keys"):
+            what = f"its query leaves out {FEED_COLUMNS[0]} or {FEED_COLUMNS[1]} of the change feed"
+            raise invalid(spec, what, "without them, a delete would be written as a row", "keep both columns")
         own = {*_OWN, *(FEED_COLUMNS if is_feed else ())}
+        if is_feed and spec.limits_changes:
+            what = "its query limits the batches of a change feed, which could then end within a version"
+            fact = "the inserts of a version would come before its deletes, and be deleted"
+            raise invalid(spec, what, fact, "remove maxFilesPerTrigger and maxBytesPerTrigger from the query")
         columns = tuple(name for name in names if name not in own)
         keys = tuple(one.strip() for one in spec.options.get("keys", "").split(",") if one.strip())
         sequence_by = spec.options.get("sequence_by")
@@ -93,9 +102,7 @@ class RowsByKey:
 
     def refused(self, spec: SinkSpec, problem: str, row: Mapping[str, Any]) -> errors.SinkRowRefusedError:
         """The error for the first row that cannot be written by its key."""
-        remedies = [
-            "keep such rows out:   @hr.expect_or_drop(..) on the flow's table, or a WHERE in the query"
-        ]
+        remedies = [KEEP_OUT_OF_FEED if self.is_feed else KEEP_OUT]
         if problem == _TWO_ROWS:
             remedies = [
                 "the key of the table is not unique: choose other keys"

@@ -209,7 +209,10 @@ class DeltaReader(Reader):
             # A flow reads the log of a table that it streams, so its kind of storage must be supported.
             locate(path, source=location)
         options: dict[str, str] = {}
-        if not request.has(*LIMITS):
+        if not request.has(*LIMITS) and defaults.whole_commits and request.has(*CHANGE_FEED):
+            # Delta cuts a commit that replaces files: what it adds comes before what it removes.
+            options["maxFilesPerTrigger"] = str(2**31 - 1)
+        elif not request.has(*LIMITS):
             options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
             options["maxBytesPerTrigger"] = str(DELTA_MAX_BYTES_PER_TRIGGER)
             options[ADAPTIVE] = "adaptive"

@@ -109,6 +109,11 @@ class DeltaSource(Source):
         return reads_feed(self.options)
 
     @property
+    def limits_feed(self) -> bool:
+        limits = ("maxFilesPerTrigger", "maxBytesPerTrigger")
+        return self.reads_feed and not self.adaptive and any(self.option(name) is not None for name in limits)
+
+    @property
     def skips_changes(self) -> bool:
         """Whether the query itself asks to pass over commits that change or remove rows."""
         return not self.erasures_only and skips_changes(self.options)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.sinks.outside.by_key import invalid
-from headrace.sinks.outside.postgres.database import Database, first_line, listed
+from headrace.sinks.outside.postgres.database import Database, StoredColumn, first_line, listed
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,18 +27,18 @@ _TYPES = {
     "timestamp_ntz": "timestamp without time zone",
     "variant": "jsonb",
 }
+_WHOLE = ("smallint", "integer", "bigint", "numeric", "text")
 _TAKEN = {
-    "smallint": ("smallint", "integer", "bigint", "numeric"),
-    "integer": ("smallint", "integer", "bigint", "numeric"),
-    "bigint": ("smallint", "integer", "bigint", "numeric"),
+    **dict.fromkeys(("smallint", "integer", "bigint"), _WHOLE),
     "real": ("real", "double precision", "numeric"),
     "double precision": ("double precision", "numeric"),
-    "jsonb": ("jsonb", "json", "text", "character varying"),
-    "boolean": ("boolean", "text", "character varying"),
+    "numeric": ("numeric", "text"),
+    "jsonb": ("jsonb", "json", "text"),
+    "text": ("text", "character varying", "uuid", "jsonb", "json", "citext"),
 }
 """The types of PostgreSQL that take the values of a type as they are, or refuse them with an error."""
-_NOT_TEXT = {*_TYPES.values(), "numeric", "interval"} - {"text", "jsonb"}
-"""The types of PostgreSQL into which it would read a text in a way of its own."""
+_NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
+_JSON_KEYS = ("string", "long", "integer", "short", "byte")
 
 
 def types_of(database: Database) -> dict[str, str]:
@@ -51,7 +52,10 @@ def _kinds(database: Database) -> dict[str, Any]:
 
 
 def _type(database: Database, name: str, kind: Any) -> str:
+    if "%" in name:
+        raise invalid(database.spec, f"its column `{name}` has a % in its name", None, "give it another name")
     if not isinstance(kind, str):
+        _check_keys(database, name, kind)
         return "jsonb"
     if kind.startswith("decimal"):
         return "numeric" + kind.removeprefix("decimal")
@@ -62,48 +66,66 @@ def _type(database: Database, name: str, kind: Any) -> str:
     return found
 
 
+def _check_keys(database: Database, name: str, kind: Any) -> None:
+    """Refuse maps whose keys JSON has no form for."""
+    if not isinstance(kind, dict):
+        return
+    if kind["type"] == "map" and kind["keyType"] not in _JSON_KEYS:
+        what = f"the keys of a map in its column `{name}` are neither texts nor whole numbers"
+        raise invalid(database.spec, what, None, "convert them in the query, or leave the column out")
+    fields = [one["type"] for one in kind.get("fields", ())]
+    for inner in (kind.get("elementType"), kind.get("valueType"), *fields):
+        _check_keys(database, name, inner)
+
+
 def check_table(database: Database, connection: psycopg.Connection[Any], *, creates: bool) -> None:
     """Raise the errors with which a batch would fail. `creates`: whether a run creates what is missing."""
     types, held, spec = types_of(database), database.columns(connection), database.spec
     where = database.location
     lets_create = 'or let a run do it:   options={"create": "true"}'
+    if "%" in where:
+        raise invalid(spec, f"the name {where} has a %", None, "give the table another name")
+    _check_rights(database, connection)
     if not held:
         if not creates:
             raise invalid(spec, f"the table {where} does not exist", None, "create it", lets_create)
         return
-    stored = {name.lower(): name for name in held}
-    missing = [name for name in types if name.lower() not in stored]
+    lower = {name.lower(): name for name in held}
+    stored = {name: name if name in held else lower.get(name.lower(), name) for name in types}
+    missing = [name for name in types if stored[name] not in held]
     if missing and not creates:
         added = ", ".join(f'ADD COLUMN "{name}" {types[name]}' for name in missing)
         what = f"the table {where} lacks the columns {', '.join(missing)}"
         remedies = (f"add them:   ALTER TABLE {where} {added}", lets_create)
         raise invalid(spec, what, f"its columns: {', '.join(held)}", *remedies)
-    given = {name.lower() for name in types}
     for name, column in held.items():
-        if column.is_needed and name.lower() not in given:
+        if column.is_needed and name not in stored.values():
             what = f"the column {name} of {where} needs a value, and the rows have none"
             remedy = f'or give it a default:   ALTER TABLE {where} ALTER COLUMN "{name}" SET DEFAULT ..'
             raise invalid(spec, what, None, "add it to the query", remedy)
     there = [name for name in types if name not in missing]
     for name in there:
-        _check_type(database, name, stored[name.lower()], held[stored[name.lower()]].type, types[name])
-    names = [stored[name.lower()] for name in there]
+        _check_type(database, name, stored[name], held[stored[name]], types[name])
+    names = [stored[name] for name in there]
     _check_statement(database, connection, {name: held[name].type for name in names})
 
 
-def _check_type(database: Database, name: str, stored: str, given: str, wanted: str) -> None:
+def _check_type(database: Database, name: str, stored: str, column: StoredColumn, wanted: str) -> None:
     """Refuse a type that would round or reinterpret the values of a column."""
-    base, _, precision = given.partition("(")
-    if given == "text" or given == wanted or (wanted == "text" and base not in _NOT_TEXT):
-        return
-    wanted_base, _, digits = wanted.partition("(")
-    fits = base in _TAKEN.get(wanted_base, (wanted_base,))
-    if precision and base == "numeric":
+    given, wanted = column.type, wanted.replace(", ", ",")
+    base, wanted_base = given.partition("(")[0], wanted.partition("(")[0]
+    fits = base in _TAKEN.get(wanted_base, ()) or (wanted == "text" and column.is_enum)
+    if numeric := _NUMERIC.fullmatch(given):
         # A number with more decimals would be rounded; one with too many digits is an error.
-        decimals = int(digits.rstrip(")").split(",")[1]) if digits else 0
-        fits = "double" not in wanted and wanted != "real" and int(precision[:-1].split(",")[1]) >= decimals
-    elif precision and not base.startswith("character"):
+        decimals = _NUMERIC.fullmatch(wanted)
+        is_float = wanted in ("real", "double precision")
+        fits = fits and not is_float and int(numeric[2]) >= (int(decimals[2]) if decimals else 0)
+    elif "(" in given and base != "character varying":
         fits = False
+    if name == database.rows.sequence_by:
+        # PostgreSQL must order the values as Spark does.
+        fits = False
+    fits = fits or (given == wanted and not (name == database.rows.sequence_by and wanted == "jsonb"))
     if not fits:
         raise invalid(
             database.spec,
@@ -112,6 +134,16 @@ def _check_type(database: Database, name: str, stored: str, given: str, wanted: 
             f'change it:   ALTER TABLE {database.location} ALTER COLUMN "{stored}" TYPE {wanted}',
             f"or cast it in the query:   CAST({name} AS ..)",
         )
+
+
+def _check_rights(database: Database, connection: psycopg.Connection[Any]) -> None:
+    """Each batch makes a staging table, so the schema must allow it."""
+    asked = "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s"
+    found = connection.execute(asked, [database.schema]).fetchone()
+    if found is not None and not found[0]:
+        what = f"PostgreSQL refuses the access: no tables may be created in the schema {database.schema}"
+        remedy = f"grant it:   GRANT CREATE ON SCHEMA {database.schema} TO .."
+        raise invalid(database.spec, what, "each batch makes a table for its rows there", remedy)
 
 
 def _check_statement(
@@ -126,6 +158,8 @@ def _check_statement(
     where, spec = database.location, database.spec
     try:
         connection.execute(sql.SQL("EXPLAIN ") + statement)
+        if database.rows.is_feed:
+            connection.execute(database.sql("EXPLAIN DELETE FROM {target}"))
     except psycopg.errors.InvalidColumnReference as error:
         keys = ", ".join(f'"{key}"' for key in database.stored_keys)
         what, remedy = (

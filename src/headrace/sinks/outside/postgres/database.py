@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
-from headrace.sinks.outside.by_key import RowsByKey, invalid, unknown_option
+from headrace.sinks.outside.by_key import KEEP_OUT, KEEP_OUT_OF_FEED, RowsByKey, invalid, unknown_option
 from headrace.sinks.target import SinkSpec
 
 if TYPE_CHECKING:
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 OPTIONS = ("url", "table", "keys", "create", "sequence_by")
 """The options of a sink; all others are libpq's connection settings."""
 
+_DEFAULTS = {
+    "application_name": "headrace",
+    "connect_timeout": "10",
+    "options": "-c lock_timeout=120s",  # for a writer that stands still, and holds the flow's staging table
+}
+
 
 @dataclass(frozen=True)
 class StoredColumn:
@@ -26,6 +32,7 @@ class StoredColumn:
 
     type: str
     is_needed: bool
+    is_enum: bool
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,13 @@ class Database:
         own = {name: value for name, value in self.spec.options.items() if name not in OPTIONS}
         known = {one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()}
         unknown_option(self.spec, {*known, *OPTIONS})
-        given = {"application_name": "headrace", "connect_timeout": "10", **own}
         try:
-            return str(psycopg.conninfo.make_conninfo(self.spec.options.get("url", ""), **given))
-        except psycopg.ProgrammingError as error:
-            remedy = 'write "url": "postgresql://user@host:5432/database", and "password": secret'
-            raise invalid(self.spec, f"its url is invalid: {first_line(error)}", None, remedy) from error
+            address = psycopg.conninfo.conninfo_to_dict(self.spec.options.get("url", ""))
+            return str(psycopg.conninfo.make_conninfo(**{**_DEFAULTS, **address, **own}))
+        except psycopg.ProgrammingError:
+            # The text of the error would have the address, and with it the password.
+            remedy = 'write "url": "postgresql://user@host:5432/database", and the password in password'
+            raise invalid(self.spec, "its url is not an address of PostgreSQL", None, remedy) from None
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection[Any]]:
@@ -73,7 +81,11 @@ class Database:
         try:
             with psycopg.connect(self.conninfo) as connection:
                 yield connection
-        except (psycopg.OperationalError, psycopg.errors.UndefinedTable) as error:
+        except (
+            psycopg.OperationalError,
+            psycopg.errors.UndefinedTable,
+            psycopg.errors.ReadOnlySqlTransaction,
+        ) as error:
             raise self.unavailable(first_line(error)) from error
         except psycopg.Error as error:
             place = error.diag.context or error.diag.message_detail or ""
@@ -93,7 +105,7 @@ class Database:
             f"sink {self.spec.name.short}: PostgreSQL refuses a row: {message}",
             facts=(*place.splitlines()[:2], f"table {self.location}", "the batch was not written"),
             remedies=(
-                "keep such rows out:   a WHERE in the query, or @hr.expect_or_drop(..) on the flow's table",
+                KEEP_OUT_OF_FEED if self.rows.is_feed else KEEP_OUT,
                 "or change the table in PostgreSQL, and run again:   headrace run",
             ),
             params={"sink": str(self.spec.name), "reason": message},
@@ -116,11 +128,12 @@ class Database:
         """The columns of the table by name; empty if it does not exist."""
         found = connection.execute(
             "SELECT attname, format_type(atttypid, atttypmod), "
-            "attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
+            "attnotnull AND NOT atthasdef AND attidentity = '', typtype = 'e' "
+            "FROM pg_attribute JOIN pg_type t ON t.oid = atttypid "
             "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
             [self.regclass(self.table)],
         )
-        return {name: StoredColumn(kind, is_needed) for name, kind, is_needed in found}
+        return {name: StoredColumn(*facts) for name, *facts in found}
 
     def regclass(self, table: str) -> str:
         return ".".join('"' + name.replace('"', '""') + '"' for name in (self.schema, table))
@@ -154,7 +167,11 @@ class Database:
             )
         sequence = self.rows.sequence_by
         if sequence is not None:
-            text += " WHERE t.{sequence} IS NULL OR excluded.{sequence} >= t.{sequence}"
+            # Spark compares texts by their bytes.
+            kinds = {one["name"]: one["type"] for one in self.spec.schema["fields"]}
+            by_bytes = ' COLLATE "C"' if kinds[sequence] == "string" else ""
+            newer = f"excluded.{{sequence}}{by_bytes} >= t.{{sequence}}{by_bytes}"
+            text += f" WHERE t.{{sequence}} IS NULL OR {newer}"
         return self.sql(
             text,
             columns=columns,

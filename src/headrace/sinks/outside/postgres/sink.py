@@ -92,9 +92,12 @@ class PostgresSink(StatefulSink):
         columns = [sql.Identifier(name) + sql.SQL(f" {kind}") for name, kind in types.items()]
         if keys:
             columns.append(sql.SQL("PRIMARY KEY ({})").format(listed(map(sql.Identifier, keys))))
-        connection.execute(database.sql("CREATE SCHEMA IF NOT EXISTS {schema}"))
-        created = database.sql("CREATE TABLE IF NOT EXISTS {target} ({columns})", columns=listed(columns))
-        connection.execute(created)
+        # PostgreSQL asks for the right to create what is there already, too.
+        asked = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
+        if connection.execute(asked, [database.schema]).fetchone() is None:
+            connection.execute(database.sql("CREATE SCHEMA {schema}"))
+        if not database.columns(connection):
+            connection.execute(database.sql("CREATE TABLE {target} ({columns})", columns=listed(columns)))
         there = {name.lower() for name in database.columns(connection)}
         for name, kind in types.items():
             if name.lower() not in there:
@@ -104,7 +107,8 @@ class PostgresSink(StatefulSink):
     def transaction(self) -> Iterator[PostgresTransaction]:
         with self.database.connect() as connection:
             state = self._state(connection, " FOR UPDATE")
-            assert state is not None, "a run creates the sink first"
+            if state is None:
+                raise self.database.unavailable("headrace_sinks has lost the state of the sink")
             yield PostgresTransaction(database=self.database, connection=connection, state=state)
 
     def state(self) -> SinkState | None:

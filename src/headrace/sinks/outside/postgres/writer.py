@@ -21,10 +21,17 @@ from headrace.sinks.outside.stateful import StatefulWriter
 from headrace.sinks.target import SplitRows
 
 if TYPE_CHECKING:
+    from psycopg.sql import Composable
+
     from headrace.sinks.outside.postgres.sink import PostgresTransaction
 
 _ATTEMPT = "headrace_attempt"
 """The column of a staging table with the attempt of a task that has copied a row."""
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 _DONE = pa.schema({"attempt": pa.string(), "rows": pa.int64(), "records": pa.int64(), "problem": pa.string()})
 
 
@@ -82,20 +89,22 @@ class PostgresWriter(StatefulWriter):
         if there != sum(one["rows"] for one in self._staged):
             raise database.unavailable("it has lost rows that were copied for the batch")
         deleted = 0
+        keys = {f"key{number}": key for number, key in enumerate(database.stored_keys)}
+        same = " AND ".join(f"t.{{{name}}} = s.{{{name}}}" for name in keys)
         if database.rows.is_feed:
-            keys = {f"key{number}": key for number, key in enumerate(database.stored_keys)}
-            same = " AND ".join(f"t.{{{name}}} = s.{{{name}}}" for name in keys)
             using = ours.replace("FROM", "USING", 1)
             removed = sql(f"DELETE FROM {{target}} t {using} AND s.{{is_delete}} AND {same}", **keys)
             deleted = execute(removed, attempts).rowcount
         rows = sql("SELECT {names} " + ours + " AND NOT s.{is_delete}")
-        insert = database.insert(database.stored_names.values(), rows)
-        counted = sql(
-            "WITH done AS ({insert} RETURNING t.xmax = 0 AS is_new) "
-            "SELECT count(*), count(*) FILTER (WHERE is_new) FROM done",
-            insert=insert,
-        )
-        ((written, inserted),) = execute(counted, attempts)
+        held = 0
+        if database.rows.keys:
+            asked = sql(
+                f"SELECT count(*) FROM {{target}} t JOIN {{rows}} ON {same}", rows=_staged(rows), **keys
+            )
+            ((held,),) = execute(asked, attempts)
+        ((wanted,),) = execute(sql("SELECT count(*) FROM {rows}", rows=_staged(rows)), attempts)
+        written = execute(database.insert(database.stored_names.values(), rows), attempts).rowcount
+        inserted = min(wanted - held, written)
         execute(sql("DROP TABLE {schema}.{staging}"))
         counts = replace(split.counts(records), kind="send")
         if not database.rows.keys:
@@ -144,6 +153,12 @@ class CopyTask:
         yield pa.RecordBatch.from_pylist([done], _DONE)
 
 
+def _staged(rows: Composable) -> Composable:
+    from psycopg import sql
+
+    return sql.SQL("({}) s").format(rows)
+
+
 def _problem(batch: pa.RecordBatch) -> str | None:
     """The first row that cannot be written by its key, as JSON."""
     bad = batch.filter(pc.is_valid(batch[PROBLEM])).slice(0, 1).to_pylist()
@@ -154,5 +169,5 @@ def _copied(rows: DataFrame, name: str) -> Column:
     """A column as psycopg can write it."""
     kind, value = rows.schema[name].dataType.jsonValue(), F.col(quoted_column(name))
     if kind == "variant" or not isinstance(kind, str):
-        return F.to_json(value, {"ignoreNullFields": "false"}).alias(name)
+        return F.to_json(value, _JSON).alias(name)
     return value
