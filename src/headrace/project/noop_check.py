@@ -156,13 +156,10 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
     return UpToDate(flows=tuple((p.flow.name, p.flow.target) for p in flows), views=views)
 
 
-def declared_sinks(settings: ProjectSettings) -> dict[TableName, Mapping[str, str]]:
-    """The options of each sink of a pipeline; empty if its files cannot be loaded."""
-    try:
-        datasets = _declared(settings).datasets
-    except HeadraceError:
-        return {}
-    return {one.name: one.sink.options for one in datasets if isinstance(one, StreamingTable) and one.sink}
+def declared_sinks(settings: ProjectSettings) -> dict[TableName, Sink]:
+    """The sinks that the files of a pipeline declare; raises their errors."""
+    declared = _declared(settings).datasets
+    return {one.name: one.sink for one in declared if isinstance(one, StreamingTable) and one.sink}
 
 
 def _declared(settings: ProjectSettings) -> Declarations:

@@ -1,7 +1,6 @@
-"""What a table of PostgreSQL that is a sink says of its batches, in the form of a Delta table's log.
+"""Reads the batches that a PostgreSQL sink has recorded, in the form of a Delta table's log.
 
-The database has no files of rows, so the proof judges the ranges of its batches, and what they have counted.
-It reads the tables of the state with statements of its own.
+Such a log has no data files: the proof judges the ranges of the batches and their counts, and not the rows.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ from typing import Any
 from headrace.model.names import TableName
 from headrace.verify import commits
 from headrace.verify.delta_log import Commit, TableLog, TableMetadata
+from headrace.verify.reader import SinkUnreadError
 from headrace.verify.stored import StoredPath
 
-OWN_OPTIONS = frozenset({"table", "keys", "create", "sequence_by", "url"})
+_OWN_OPTIONS = frozenset({"table", "keys", "create", "sequence_by", "url"})
 """The options of a sink that are not settings of its connection."""
-
-
-class SinkUnreadError(Exception):
-    """The state of a sink cannot be read; its batches are not judged."""
 
 
 def load_sink_log(name: TableName, options: Mapping[str, str], path: StoredPath) -> TableLog:
@@ -33,20 +29,24 @@ def load_sink_log(name: TableName, options: Mapping[str, str], path: StoredPath)
     except ImportError:
         raise SinkUnreadError("it needs the package psycopg: pip install 'headrace[postgres]'") from None
     schema, _, table = options["table"].rpartition(".")
-    own = {key: value for key, value in options.items() if key not in OWN_OPTIONS}
+    own = {key: value for key, value in options.items() if key not in _OWN_OPTIONS}
     key, names = f"{name}/{table}", {"schema": sql.Identifier(schema or "public")}
     state = sql.SQL("SELECT state FROM {schema}.headrace_sinks WHERE sink = %s").format(**names)
     batches = sql.SQL(
         "SELECT version, document FROM {schema}.headrace_batches WHERE sink = %s ORDER BY version"
     ).format(**names)
-    address = psycopg.conninfo.make_conninfo(options.get("url", ""), **{"connect_timeout": "10", **own})
     try:
+        address = psycopg.conninfo.make_conninfo(options.get("url", ""), **{"connect_timeout": "10", **own})
         with psycopg.connect(address) as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             found = connection.execute(state, [key]).fetchone()
             documents = connection.execute(batches, [key]).fetchall()
             regclass = sql.Identifier(schema or "public", table).as_string(connection)
             ((oid,),) = connection.execute("SELECT to_regclass(%s)::oid::bigint", [regclass])
+    except psycopg.ProgrammingError as error:
+        # Without a state of the server it is about the address, and its text can have the password.
+        text = str(error).splitlines()[0] if error.sqlstate else "its url is not an address"
+        raise SinkUnreadError(f"PostgreSQL: {text}") from None
     except psycopg.Error as error:
         raise SinkUnreadError(f"PostgreSQL: {str(error).strip().splitlines()[0]}") from error
     if found is None:

@@ -8,7 +8,8 @@ from datetime import datetime
 from functools import partial, reduce
 from typing import Any
 
-from headrace.errors import NothingToVerifyError, TableUnknownError, did_you_mean
+from headrace.errors import HeadraceError, NothingToVerifyError, TableUnknownError, did_you_mean
+from headrace.model.declarations import Sink
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
@@ -35,7 +36,6 @@ from headrace.verify.expected import (
 )
 from headrace.verify.increments import judge_groups
 from headrace.verify.keys import judge_keys, keys_of
-from headrace.verify.postgres import SinkUnreadError, load_sink_log
 from headrace.verify.quarantine import (
     describe_pending,
     judge_missing_replays,
@@ -44,16 +44,16 @@ from headrace.verify.quarantine import (
     judge_replays,
 )
 from headrace.verify.ranges import judge_ranges
-from headrace.verify.reader import Context
+from headrace.verify.reader import Context, SinkUnreadError
 from headrace.verify.records import RecordsJudge
-from headrace.verify.registry import Readers, known_kinds
+from headrace.verify.registry import SINK_LOGS, Readers, known_kinds
 from headrace.verify.report import DatasetProof, Finding, FlowProof, Grade, GradeReport, Judgement, Proof
 from headrace.verify.sampled_keys import judge_sample
 from headrace.verify.source_range import Kinds
 from headrace.verify.stored import LOCAL, Storage, StoredPath, Systems
 
-SinkOptions = Callable[[], Mapping[TableName, Mapping[str, str]]]
-"""Gives the options of the sinks that the files of the pipeline declare."""
+DeclaredSinks = Callable[[], Mapping[TableName, Sink]]
+"""Gives the sinks that the files of the pipeline declare."""
 
 
 def verify_pipeline(
@@ -65,7 +65,7 @@ def verify_pipeline(
     sample: int | None = None,
     access: Mapping[str, Any] | None = None,  # how to reach the systems of each kind of source
     systems: Systems = LOCAL,  # the kinds of storage
-    sinks: SinkOptions = dict,
+    sinks: DeclaredSinks = dict,
 ) -> Proof:
     """Check that every record was processed exactly once, from tables, ledger, checkpoints and sources."""
     storage = Storage(StoredPath.at(settings.storage.root.path, systems))
@@ -109,7 +109,7 @@ def _load_tables(
     datasets: Sequence[TableName],
     since: datetime | int | None,
     kinds: Kinds,
-    sinks: SinkOptions,
+    sinks: DeclaredSinks,
 ) -> _Tables:
     """Read the tables that are named, or all that the storage holds or should hold."""
     # Before the tables: what a run makes meanwhile must not look like a table that is missing.
@@ -118,8 +118,8 @@ def _load_tables(
     for name in _chosen(storage, datasets, expected):
         table = expected.get(name)
         load_log: Callable[[StoredPath], TableLog] | None = None
-        if table is not None and table.sink == "postgres":
-            load_log = partial(_load_sink_log, name, sinks)
+        if table is not None and table.sink in SINK_LOGS:
+            load_log = partial(_load_sink_log, name, table.sink, sinks)
         elif not has_log(storage.table(name)):
             missing = prove_missing(storage, table) if table is not None and table.was_made else None
             tables.unread.append(missing or prove_unread(name, "not created yet", applies=False))
@@ -143,11 +143,14 @@ def _load_tables(
     return tables
 
 
-def _load_sink_log(name: TableName, sinks: SinkOptions, path: StoredPath) -> TableLog:
-    options = sinks().get(name)
-    if options is None:
-        raise SinkUnreadError("the files of the pipeline do not declare it")
-    return load_sink_log(name, options, path)
+def _load_sink_log(name: TableName, format: str, sinks: DeclaredSinks, path: StoredPath) -> TableLog:
+    try:
+        sink = sinks().get(name)
+    except HeadraceError as error:
+        raise SinkUnreadError(f"the files of the pipeline cannot be loaded: {error.headline}") from error
+    if sink is None or sink.format != format:
+        raise SinkUnreadError(f"the files of the pipeline declare no {format} sink of this name")
+    return SINK_LOGS[format](name, sink.options, path)
 
 
 def _chosen(

@@ -34,6 +34,10 @@ from headrace.verify.stored import Storage
 _NAMED = 6
 
 
+class SinkUnreadError(Exception):
+    """The batches of a sink that keeps them itself cannot be read, and so are not judged."""
+
+
 class CannotJudgeError(Exception):
     """Why the third grade of a flow cannot be judged; without `applies`, no flow of its kind can be."""
 

@@ -1,16 +1,20 @@
-"""The kinds of sources that `verify` reads; see `reader` for how to add one."""
+"""The kinds of sources and sinks that `verify` reads; see `reader` for how to add a source."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from headrace.model.names import TableName
 from headrace.verify.delta import DeltaReader
+from headrace.verify.delta_log import TableLog
 from headrace.verify.files import FilesReader
 from headrace.verify.kafka.reader import KafkaReader
+from headrace.verify.postgres import load_sink_log
 from headrace.verify.reader import Context, SourceReader
 from headrace.verify.source_range import Kinds, Position, SourceRange
+from headrace.verify.stored import StoredPath
 
 
 class OpaqueRange(SourceRange):
@@ -49,6 +53,12 @@ READERS: dict[str, type[SourceReader]] = {
     "delta": DeltaReader,
     "other": OpaqueReader,
 }
+
+
+SINK_LOGS: dict[str, Callable[[TableName, Mapping[str, str], StoredPath], TableLog]] = {
+    "postgres": load_sink_log
+}
+"""What reads the batches of a sink that keeps them itself, by its format."""
 
 
 def known_kinds() -> Kinds:
