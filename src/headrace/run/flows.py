@@ -172,11 +172,16 @@ class UpdateFlows:
         if name not in self._leases:
             lease = context.settings.storage.lease(flow.target, flow.name)
             self._leases[name] = context.heart.acquire(lease, name, flow.location)
-        if (stage := self._away.get(flow.target)) is not None:
-            flows = [self.planned[one] for one in self.feeding[flow.target]]
-            open_table(stage, flows, context.settings.storage, context.spark)
-            self._away.pop(flow.target, None)
         return self._leases[name]
+
+    def _begin(self, name: str) -> Lease:
+        """The lease of a flow, for an attempt to run it; opens its sink if that was not possible before."""
+        lease, table = self._acquire(name), self.planned[name].flow.target
+        if (stage := self._away.get(table)) is not None:
+            flows = [self.planned[one] for one in self.feeding[table]]
+            open_table(stage, flows, self._context.settings.storage, self._context.spark)
+            self._away.pop(table, None)
+        return lease
 
     def _release(self, name: str) -> None:
         """Release a flow's lease, if it is held; the heart releases later what cannot be released now."""
@@ -209,7 +214,7 @@ class UpdateFlows:
         try:
             if self._is_outdated(name):
                 return self._plan_again(name)(stop)
-            return run_attempts(runner, partial(self._acquire, name), stop, self._reports, limit)
+            return run_attempts(runner, partial(self._begin, name), stop, self._reports, limit)
         except Exception as error:
             return self._reports.failed(planned, self._failures.as_error(error, planned.flow))
         finally:

@@ -10,7 +10,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.runtime.defaults import available_cores
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.target import SMALL_BATCH
+from headrace.sinks.target import SMALL_BATCH, keeps_state
 from headrace.sources.limits import AdaptiveLimit
 from headrace.sources.registry import kind_of
 from headrace.sources.requests import Systems
@@ -59,7 +59,9 @@ class BatchLimits:
     ) -> None:
         self._flow = planned.flow.name
         self._session = session
-        found = {source.index: source.meter(systems) for source in planned.sources}
+        by_commit = keeps_state(planned.sink)  # then a feed is read without a limit
+        sources = [one for one in planned.sources if not (by_commit and one.reads_feed)]
+        found = {source.index: source.meter(systems) for source in sources}
         self._meters = {index: meter for index, meter in found.items() if meter is not None}
         self._query: StreamingQuery | None = None
         positions = {} if opened.checkpoint is None else opened.checkpoint.positions

@@ -81,15 +81,7 @@ class BatchSetup:
         )
         ranges = BatchRanges(run, pipeline=settings.name, target=self.surveyor.target)
         ranges.open(_positions(opened, run))
-        search = RecordSearch(
-            planned=planned,
-            build_ranges=queries.build_ranges,
-            as_records=queries.as_records,
-            failures=self.failures,
-            stop=stop,
-            checkpoint=opened.path,
-            sink=sink_store(planned),
-        )
+        search = self._search(opened, stop)
         drift = DriftCheck(
             planned=planned,
             find=partial(queries.find_bad_records, planned=planned, checkpoint=opened.path),
@@ -126,6 +118,18 @@ class BatchSetup:
             else partial(self.context.maintenance.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
             queue=self.context.queue,
+        )
+
+    def _search(self, opened: OpenedFlow, stop: StopSignal) -> RecordSearch:
+        planned, queries = self.surveyor.planned, self.context.queries
+        return RecordSearch(
+            planned=planned,
+            build_ranges=queries.build_ranges,
+            as_records=queries.as_records,
+            failures=self.failures,
+            stop=stop,
+            checkpoint=opened.path,
+            sink=sink_store(planned),
         )
 
     def _reporter(self, opened: OpenedFlow, limits: BatchLimits) -> BatchReporter:

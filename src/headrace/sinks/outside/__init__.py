@@ -1,1 +1,1 @@
-"""Sinks outside the lake: one module for each system, and what they share."""
+"""Sinks that write to other systems: a package for each system, and the modules that they share."""

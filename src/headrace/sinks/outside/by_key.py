@@ -19,7 +19,7 @@ from headrace.sinks.row_hash import row_hash
 from headrace.sinks.target import SinkSpec
 
 IS_DELETE, RECORDS, PROBLEM = (f"__headrace_{name}" for name in ("is_delete", "records", "problem"))
-"""The columns with what a row does, the number of rows that it stands for, and why it cannot be written."""
+"""Columns: whether a row deletes its key, how many rows it replaces, and the reason if it is refused."""
 _CHANGE, _VERSION, _ = FEED_COLUMNS
 _OWN = ("_source", SEQUENCE, COLUMN_SEQUENCES)
 """Headrace's own columns of a table: other systems do not get them."""

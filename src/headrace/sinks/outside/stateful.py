@@ -35,6 +35,9 @@ from headrace.sinks.target import (
 )
 from headrace.state.facts import FENCED
 
+_PAGE = 200
+"""The number of commits that are read at once to find the newest batches."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SinkState:
@@ -126,7 +129,7 @@ class StatefulSink(SinkStore, ABC):
 
     def finish_refresh(self) -> None:
         with self.transaction() as transaction:
-            self._record(transaction, replace(transaction.state, refreshing=None), {})
+            self.record(transaction, replace(transaction.state, refreshing=None), {})
 
     def mark(self, version: int) -> str | None:
         found = next(iter(self.documents(version, version)), None)
@@ -140,7 +143,10 @@ class StatefulSink(SinkStore, ABC):
                 yield one
 
     def newest_batches(self, after: int = -1) -> Iterator[Mapping[str, Any]]:
-        yield from (one for one in reversed(list(self.commits(after + 1))) if "batch" in one)
+        known = self.span
+        for end in range(known.stop - 1, max(after, known.start - 1), -_PAGE):
+            found = list(self.commits(max(after + 1, known.start, end - _PAGE + 1), end))
+            yield from (one for one in reversed(found) if "batch" in one)
 
     def remove_strays(self, flow: str, found: Callable[[], object]) -> None:
         """A commit is part of the sink or does not exist."""
@@ -164,38 +170,21 @@ class StatefulSink(SinkStore, ABC):
             state = transaction.state.with_generation(opened)
             if opened.clear:
                 transaction.clear()
-            return self._record(transaction, state, generation_metadata(opened))
+            return self.record(transaction, state, generation_metadata(opened))
 
     def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:
         with self.transaction() as transaction:
             held = transaction.state.last_batch(stamp.checkpoint)
             if held < stamp.batch:
-                self._record(transaction, transaction.state.with_batch(stamp.checkpoint, stamp.batch + 1), {})
+                self.record(transaction, transaction.state.with_batch(stamp.checkpoint, stamp.batch + 1), {})
         return held != stamp.batch
 
-    def record_batch(
-        self,
-        transaction: SinkTransaction,
-        stamp: BatchStamp,
-        held: int,
-        ranges: tuple[SourceRange, ...] | None,
-        counts: BatchCounts,
-    ) -> Committed:
-        """Record a batch in the transaction that writes its rows. `held`: the last batch of the checkpoint
-        when the batch began; another driver that has committed one since is met here."""
-        last = transaction.state.last_batch(stamp.checkpoint)
-        if last != held:
-            raise fenced(stamp, last)
-        stamp = stamp if ranges is None else replace(stamp, ranges=ranges)
-        state = transaction.state.with_batch(stamp.checkpoint, stamp.batch)
-        version = self._record(transaction, state, batch_metadata(stamp, counts))
-        return Committed(version=version, counts=counts)
-
     @staticmethod
-    def _record(transaction: SinkTransaction, state: SinkState, said: Mapping[str, Any]) -> int:
+    def record(transaction: SinkTransaction, state: SinkState, metadata: Mapping[str, Any]) -> int:
+        """Record the state after a transaction, and the metadata of its commit. Returns its version."""
         version = transaction.state.version + 1
-        written = {"version": version, "timestamp": int(time.time() * 1000), "mark": uuid.uuid4().hex}
-        transaction.record(replace(state, version=version), {**said, **written})
+        marks = {"version": version, "timestamp": int(time.time() * 1000), "mark": uuid.uuid4().hex}
+        transaction.record(replace(state, version=version), {**metadata, **marks})
         return version
 
 
@@ -222,8 +211,12 @@ class StatefulWriter(BatchWriter, ABC):
     def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
         assert self.split is not None, "the batch is written first"
         with self.sink.transaction() as transaction:
+            # Another driver may have committed a batch since this one began.
             last = transaction.state.last_batch(self.stamp.checkpoint)
             if last != self.held:
                 raise fenced(self.stamp, last)
             counts = self.apply(transaction, self.split)
-            return self.sink.record_batch(transaction, self.stamp, self.held, ranges, counts)
+            stamp = self.stamp if ranges is None else replace(self.stamp, ranges=ranges)
+            state = transaction.state.with_batch(stamp.checkpoint, stamp.batch)
+            version = self.sink.record(transaction, state, batch_metadata(stamp, counts))
+        return Committed(version=version, counts=counts)

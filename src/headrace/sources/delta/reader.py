@@ -210,7 +210,7 @@ class DeltaReader(Reader):
             locate(path, source=location)
         options: dict[str, str] = {}
         if not request.has(*LIMITS) and defaults.whole_commits and request.has(*CHANGE_FEED):
-            # Delta cuts a commit that replaces files: what it adds comes before what it removes.
+            # With a limit, one batch could have the new rows of a commit, and a later one its deleted rows.
             options["maxFilesPerTrigger"] = str(2**31 - 1)
         elif not request.has(*LIMITS):
             options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)

@@ -79,7 +79,8 @@ def _check_keys(database: Database, name: str, kind: Any) -> None:
 
 
 def check_table(database: Database, connection: psycopg.Connection[Any], *, creates: bool) -> None:
-    """Raise the errors with which a batch would fail. `creates`: whether a run creates what is missing."""
+    """Check the table before a run, and raise the errors of its batches. `creates`: whether a run creates a
+    missing table and missing columns."""
     types, held, spec = types_of(database), database.columns(connection), database.spec
     where = database.location
     lets_create = 'or let a run do it:   options={"create": "true"}'
@@ -90,8 +91,7 @@ def check_table(database: Database, connection: psycopg.Connection[Any], *, crea
         if not creates:
             raise invalid(spec, f"the table {where} does not exist", None, "create it", lets_create)
         return
-    lower = {name.lower(): name for name in held}
-    stored = {name: name if name in held else lower.get(name.lower(), name) for name in types}
+    stored = database.names_in(held)
     missing = [name for name in types if stored[name] not in held]
     if missing and not creates:
         added = ", ".join(f'ADD COLUMN "{name}" {types[name]}' for name in missing)

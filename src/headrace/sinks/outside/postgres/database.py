@@ -140,12 +140,16 @@ class Database:
 
     @cached_property
     def stored_names(self) -> Mapping[str, str]:
-        """The column of the table for each column of the rows. PostgreSQL stores names that are written
-        without quotes in lower case."""
+        """The column of the table for each column of the rows."""
         with self.connect() as connection:
-            held = self.columns(connection)
-        lower = {name.lower(): name for name in held}
-        return {name: name if name in held else lower.get(name.lower(), name) for name in self.rows.columns}
+            return self.names_in(self.columns(connection))
+
+    def names_in(self, held: Iterable[str]) -> dict[str, str]:
+        """The stored column for each column of the rows, or its own name if there is none. PostgreSQL stores
+        names that are written without quotes in lower case."""
+        exact = set(held)
+        lower = {name.lower(): name for name in exact}
+        return {name: name if name in exact else lower.get(name.lower(), name) for name in self.rows.columns}
 
     def forget_names(self) -> None:
         vars(self).pop("stored_names", None)

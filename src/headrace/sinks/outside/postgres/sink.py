@@ -92,16 +92,17 @@ class PostgresSink(StatefulSink):
         columns = [sql.Identifier(name) + sql.SQL(f" {kind}") for name, kind in types.items()]
         if keys:
             columns.append(sql.SQL("PRIMARY KEY ({})").format(listed(map(sql.Identifier, keys))))
-        # PostgreSQL asks for the right to create what is there already, too.
+        # `IF NOT EXISTS` would need the right to create them, even if both exist.
         asked = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
         if connection.execute(asked, [database.schema]).fetchone() is None:
             connection.execute(database.sql("CREATE SCHEMA {schema}"))
         if not database.columns(connection):
             connection.execute(database.sql("CREATE TABLE {target} ({columns})", columns=listed(columns)))
-        there = {name.lower() for name in database.columns(connection)}
-        for name, kind in types.items():
-            if name.lower() not in there:
-                connection.execute(database.sql("ALTER TABLE {target} ADD COLUMN {name} " + kind, name=name))
+        held = database.columns(connection)
+        for name, stored in database.names_in(held).items():
+            if stored not in held:
+                added = "ALTER TABLE {target} ADD COLUMN {name} " + types[name]
+                connection.execute(database.sql(added, name=name))
 
     @contextmanager
     def transaction(self) -> Iterator[PostgresTransaction]:
