@@ -22,3 +22,7 @@ def test_only_the_mark_of_exact_bounds_changes(end: str) -> None:
 
 def test_a_file_without_statistics_still_has_none() -> None:
     assert _without_tight_bounds(None) is None
+
+
+def test_statistics_without_any_value_get_the_mark() -> None:
+    assert json.loads(_without_tight_bounds("{ }") or "") == {"tightBounds": False}

@@ -195,7 +195,8 @@ def _without_tight_bounds(statistics: str | None) -> str | None:
     if not statistics or (is_tight := json.loads(statistics).get("tightBounds")) is False:
         return statistics
     if is_tight is None:
-        return f'{statistics.rstrip()[:-1]},"tightBounds":false}}'
+        start = statistics.rstrip()[:-1].rstrip()
+        return f'{start}{"" if start == "{" else ","}"tightBounds":false}}'
     return re.sub(r'"tightBounds"\s*:\s*true', '"tightBounds":false', statistics)
 
 
