@@ -24,6 +24,7 @@ import click
 import psycopg
 
 from bench.load import PARTITIONS, broker_in
+from bench.plain import read_topic
 from bench.results import keep, ratio, table
 from bench.upsert import SCHEMA, TOPIC, produce
 from headrace.runtime.broker import free_port
@@ -134,15 +135,8 @@ def _usual(spark: SparkSession, bootstrap: str, root: Path, address: str) -> Run
 
     def run(records: int, produced: int) -> list[float]:
         found.clear()
-        raw = (
-            session.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", bootstrap)
-            .option("subscribe", TOPIC)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", records)
-            .load()
-        )
-        parsed = raw.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("r")).select("r.*")
+        topic = read_topic(session, bootstrap, TOPIC, records)
+        parsed = topic.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("r")).select("r.*")
         checkpoint = parsed.writeStream.foreachBatch(write).option("checkpointLocation", str(folder))
         checkpoint.trigger(availableNow=True).start().awaitTermination()
         return list(found)

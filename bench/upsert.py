@@ -24,6 +24,7 @@ import click
 from confluent_kafka import Producer
 
 from bench.load import PARTITIONS, broker_in
+from bench.plain import read_topic
 from bench.results import expect, keep, ratio, table
 
 if TYPE_CHECKING:
@@ -143,15 +144,8 @@ def _merge(spark: SparkSession, bootstrap: str, root: Path, side: str) -> Callab
 
     def run(records: int, produced: int) -> list[float]:
         found.clear()
-        raw = (
-            session.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", bootstrap)
-            .option("subscribe", TOPIC)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", records)
-            .load()
-        )
-        parsed = raw.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("r")).select("r.*")
+        topic = read_topic(session, bootstrap, TOPIC, records)
+        parsed = topic.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("r")).select("r.*")
         query = (
             parsed.writeStream.foreachBatch(write)
             .option("checkpointLocation", str(folder / "checkpoint"))

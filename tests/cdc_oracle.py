@@ -37,6 +37,17 @@ class Version:
     note: str | None = ""
 
 
+def growing_changes(draw: random.Random, first: int, number: int = 12) -> list[Change]:
+    """Inserts, updates and deletes of few keys, out of order. Their sequences grow and differ, so that each
+    batch changes rows, unlike those of `random_changes`. `first`: the offset of the first one."""
+    new = []
+    for offset in range(first, first + number):
+        operation: Literal["upsert", "delete"] = draw.choice(["upsert", "upsert", "delete"])
+        sequence = draw.randrange(3 * offset + 5) * 100_000 + offset
+        new.append(Change(offset, draw.randrange(6), sequence, operation, f"value {offset}"))
+    return new
+
+
 def current_rows(changes: Sequence[Change]) -> dict[int, str | None]:
     """The value of each key after all changes, applied in their sequence."""
     rows: dict[int, str | None] = {}

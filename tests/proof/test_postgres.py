@@ -5,25 +5,22 @@ from __future__ import annotations
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from cdc_oracle import Change, current_rows
-from headrace.errors import BatchFencedError, CheckpointBehindTableError
+from cdc_oracle import Change, current_rows, growing_changes
 from headrace.model.event_forms import Event
 from headrace.model.events import FlowRetrying
 from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import FAIL_VARIABLE, Point
-from headrace.run.targets import sink_store
-from headrace.sinks.target import BatchStamp, SplitRows
 from headrace.verify.report import proof_lines
 from landing import Site
 from postgres_server import Database
 from proof.driver import start
+from proof.replaced_driver import check_replaced_driver
 from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -63,16 +60,11 @@ class Served:
         self.site, self.database = Site(root), database
         self.site.write(PIPELINE.replace("URL", database.url))
         self.put: list[Change] = []
-        self._random, self._numbers = random.Random(11), count()
+        self._random = random.Random(11)
 
     def produce(self) -> None:
         """A file with inserts, updates and deletes of few keys, out of their order."""
-        new: list[Change] = []
-        for _ in range(12):
-            draw, number = self._random, next(self._numbers)
-            operation = draw.choice(["upsert", "upsert", "delete"])
-            sequence = draw.randrange(3 * number + 5) * 100_000 + number
-            new.append(Change(number, draw.randrange(6), sequence, operation, f"value {number}"))  # type: ignore[arg-type]
+        new = growing_changes(self._random, len(self.put))
         lines = ({"id": one.key, "at": one.sequence, "op": one.operation, "value": one.value} for one in new)
         self.site.put(f"{len(self.put):05d}.json", *lines)
         self.put += new
@@ -139,6 +131,9 @@ def test_verify_finds_a_batch_that_the_database_has_lost(served: Served) -> None
     served.database.execute("DROP TABLE headrace_batches")
     text = "\n".join(proof_lines(served.site.verify()))
     assert "not checked: PostgreSQL: relation" in text, text
+    served.site.write("raise ValueError('no address')")
+    text = "\n".join(proof_lines(served.site.verify()))
+    assert "not checked: the files of the pipeline cannot be loaded: [PIPELINE_FILE_FAILED]" in text, text
 
 
 def test_a_process_that_is_killed_while_postgres_applies_its_rows(served: Served) -> None:
@@ -175,26 +170,11 @@ def test_a_replaced_driver_commits_nothing(served: Served, spark: Any) -> None:
     site = served.site
     served.produce()
     site.run_well()
-    with Pipeline.load(site.root) as pipeline:
-        store = sink_store(next(one for one in pipeline.plan().flows if one.flow.name == "served"))
-    assert store is not None
-    state = store.state()
-    assert state is not None
-    checkpoint, batch = state.checkpoints["served"], served.batches("served")[-1] + 1
-    stamp = BatchStamp(pipeline="site", flow="served", checkpoint=checkpoint, batch=batch, ranges=())
-    old = store.begin(spark, stamp)
-    assert old is not None
     before = served.rows()
     stale = spark.sql(
         "SELECT 1L id, 'stale' value, 'insert' _change_type, 99L _commit_version, now() _commit_timestamp"
     )
-    with old:
-        old.write(SplitRows(accepted=stale))
-        site.run_well(reset=frozenset({"served"}))
-        with pytest.raises(BatchFencedError):
-            old.commit()
-    with pytest.raises(CheckpointBehindTableError):
-        store.begin(spark, stamp)
+    check_replaced_driver(site, "served", stale)
     assert sorted(served.rows()) == sorted(before)
     served.produce()
     site.run_well()

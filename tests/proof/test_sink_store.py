@@ -8,24 +8,22 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sqlite_sink
-from cdc_oracle import Change, current_rows
-from headrace.errors import BatchFencedError, CheckpointBehindTableError, HeadraceError
+from cdc_oracle import Change, current_rows, growing_changes
+from headrace.errors import HeadraceError
 from headrace.observe.snapshot import take_snapshot
 from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import FAIL_VARIABLE, Point
-from headrace.run.targets import sink_store
-from headrace.sinks.target import BatchStamp, SplitRows
 from headrace.verify.report import proof_lines
 from landing import Site
 from proof.driver import start
+from proof.replaced_driver import check_replaced_driver
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -54,16 +52,11 @@ class Changes:
         self.site = Site(root)
         self.site.write(PIPELINE)
         self.put: list[Change] = []
-        self._random, self._numbers = random.Random(7), count()
+        self._random = random.Random(7)
 
     def produce(self) -> None:
         """A file with inserts, updates and deletes of few keys, out of their order."""
-        new: list[Change] = []
-        for _ in range(12):
-            draw, number = self._random, next(self._numbers)
-            operation = draw.choice(["upsert", "upsert", "delete"])
-            sequence = draw.randrange(3 * number + 5) * 100_000 + number
-            new.append(Change(number, draw.randrange(6), sequence, operation, f"value {number}"))  # type: ignore[arg-type]
+        new = growing_changes(self._random, len(self.put))
         lines = (
             {"id": one.key, "at": one.sequence, "op": one.operation, "value": one.value, "n": one.offset}
             for one in new
@@ -162,18 +155,8 @@ def test_a_replaced_driver_commits_nothing(changes: Changes, spark: Any) -> None
     site = changes.site
     changes.produce()
     site.run_well()
-    with Pipeline.load(site.root) as pipeline:
-        store = sink_store(next(one for one in pipeline.plan().flows if one.flow.name == "current"))
-    assert store is not None
-    state = store.state()
-    assert state is not None
-    stamp = BatchStamp(
-        pipeline="site", flow="current", checkpoint=state.checkpoints["current"], batch=1, ranges=()
-    )
-    old = store.begin(spark, stamp)
-    assert old is not None
     before = changes.rows("current")
-    records = spark.createDataFrame([(1, 10**9, "stale")], "id LONG, at LONG, value STRING").selectExpr(
+    stale = spark.createDataFrame([(1, 10**9, "stale")], "id LONG, at LONG, value STRING").selectExpr(
         "id",
         "at",
         "'' AS op",
@@ -182,13 +165,7 @@ def test_a_replaced_driver_commits_nothing(changes: Changes, spark: Any) -> None
         "struct(at AS value, 0L AS partition, '' AS source, 0L AS position) AS _sequence",
         "'upsert' AS _cdc_operation",
     )
-    with old:
-        old.write(SplitRows(accepted=records))
-        site.run_well(reset=frozenset({"current"}))
-        with pytest.raises(BatchFencedError):
-            old.commit()
-    with pytest.raises(CheckpointBehindTableError):
-        store.begin(spark, stamp)
+    check_replaced_driver(site, "current", stale)
     assert changes.rows("current") == before
     changes.produce()
     site.run_well()

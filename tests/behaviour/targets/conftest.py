@@ -24,6 +24,7 @@ from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.table import read_state
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.outside.postgres.sink import PostgresSink
+from headrace.sinks.outside.stateful import StatefulSink
 from headrace.sinks.target import (
     BatchStamp,
     BatchWriter,
@@ -183,15 +184,10 @@ class AppendHarness(FlowHarness):
         return sorted(itertools.chain(*batches))
 
 
-class SinkHarness(FlowHarness):
+class SinkHarness(FlowHarness, ABC):
     """Append to a sink that keeps the state of its flows itself."""
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
-        super().__init__(spark, path)
-        schema = {"fields": [{"name": "id"}, {"name": "name"}]}
-        spec = SinkSpec(name=TableName("default", "sink"), options={"path": str(path)}, schema=schema)
-        self.sink = SqliteSink(spec)
-        self.sink.create()
+    sink: StatefulSink
 
     @property
     def target(self) -> FlowTarget:
@@ -205,6 +201,19 @@ class SinkHarness(FlowHarness):
 
     def visible(self, *batches: list[Row]) -> list[Row]:
         return sorted(itertools.chain(*batches))
+
+
+class SqliteHarness(SinkHarness):
+    """Append to the sink of the example."""
+
+    sink: SqliteSink
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        super().__init__(spark, path)
+        schema = {"fields": [{"name": "id"}, {"name": "name"}]}
+        spec = SinkSpec(name=TableName("default", "sink"), options={"path": str(path)}, schema=schema)
+        self.sink = SqliteSink(spec)
+        self.sink.create()
 
     def _select(self, statement: str) -> list[str]:
         with self.sink.connect() as database:
@@ -223,7 +232,7 @@ class SinkHarness(FlowHarness):
         return dict(json.loads(self._select("SELECT document FROM commits ORDER BY version")[version]))
 
 
-class PostgresHarness(FlowHarness):
+class PostgresHarness(SinkHarness):
     """Append to a table of PostgreSQL."""
 
     def __init__(self, spark: SparkSession, path: Path, database: Database) -> None:
@@ -233,19 +242,6 @@ class PostgresHarness(FlowHarness):
         spec = SinkSpec(name=TableName("default", "sink"), options=given, schema={"fields": columns})
         self.database, self.sink = database, PostgresSink(spec)
         self.sink.create()
-
-    @property
-    def target(self) -> FlowTarget:
-        return self.sink
-
-    @property
-    def state(self) -> TargetState:
-        state = self.sink.state()
-        assert state is not None
-        return state
-
-    def visible(self, *batches: list[Row]) -> list[Row]:
-        return sorted(itertools.chain(*batches))
 
     @property
     def rows(self) -> list[Row]:
@@ -338,7 +334,7 @@ HARNESSES: dict[str, type[Harness]] = {
     "merge": MergeHarness,
     "merge, by an index": IndexHarness,
     "replace": ReplaceHarness,
-    "sink with a state": SinkHarness,
+    "sink with a state": SqliteHarness,
     "PostgreSQL": PostgresHarness,
 }
 
