@@ -12,7 +12,7 @@ import deltalake
 
 from cdc_oracle import Change
 from headrace.contracts.changes import ChangeColumns, as_changes
-from headrace.model.changes import ChosenColumns
+from headrace.model.names import ChosenColumns
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones

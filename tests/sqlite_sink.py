@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.changes import DELETE, OPERATION, SEQUENCE
 from headrace.model.counts import BatchCounts, RowChanges
+from headrace.model.names import DELETE, OPERATION, SEQUENCE
 from headrace.sinks.delta.effects import RECORDS, newest_of_each_key
 from headrace.sinks.outside.stateful import SinkState, SinkTransaction, StatefulSink, StatefulWriter
 from headrace.sinks.target import FORMATS, BatchStamp, SinkFormat, SplitRows

@@ -14,7 +14,7 @@ import click
 from json_schema import build_json_schema
 from pydantic import BaseModel
 
-from headrace.cli.error_pages import ErrorPage, build_pages
+from headrace.cli.commands.explain import ErrorPage, build_pages
 from headrace.cli.main import GROUPS, load_command
 from headrace.declare.spec_model import Overridable, Spec, describe_fields
 

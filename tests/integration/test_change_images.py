@@ -12,7 +12,7 @@ import pytest
 from cdc_oracle import current_rows, history_rows, random_batches, random_changes, random_events
 from cdc_table import CdcTable, create_table, history_target, merge_target
 from headrace.contracts.changes import ChangeColumns
-from headrace.model.changes import ChosenColumns
+from headrace.model.names import ChosenColumns
 from headrace.sinks.delta import placed_rows
 
 if TYPE_CHECKING:

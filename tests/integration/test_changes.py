@@ -20,9 +20,9 @@ from cdc_oracle import Change, current_rows, random_batches, random_changes
 from cdc_table import create_table
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.errors import BatchFencedError, KeyTwiceError
-from headrace.model.changes import KEPT_PROPERTY, DuplicateKeys
 from headrace.model.counts import RowChanges
 from headrace.model.maintenance import TablePolicy
+from headrace.model.names import KEPT_PROPERTY, DuplicateKeys
 from headrace.sinks.delta import folding, key_index, keyed, merge, placed_rows, table_index, tombstones
 from headrace.sinks.delta.folding import SharedTable, SharedTables
 from headrace.sinks.delta.key_index import UNKNOWN, KeyIndex

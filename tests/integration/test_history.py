@@ -15,8 +15,8 @@ from cdc_oracle import Change, Version, history_rows, random_batches, random_eve
 from cdc_table import SEQUENCE, CdcTable, create_table, history_target, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.errors import KeyTwiceError
-from headrace.model.changes import KEPT_PROPERTY, ChosenColumns
 from headrace.model.counts import HistoryChanges
+from headrace.model.names import KEPT_PROPERTY, ChosenColumns
 from headrace.sinks.delta import history, key_events, keyed, placed_rows
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.tombstones import HiddenEvents

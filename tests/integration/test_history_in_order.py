@@ -17,8 +17,8 @@ import pytest
 from cdc_oracle import Change, history_rows
 from cdc_table import create_table, history_target
 from headrace.errors import KeyTwiceError
-from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.counts import HistoryChanges
+from headrace.model.names import KEPT_PROPERTY
 from headrace.sinks.delta import key_events, placed_rows
 from headrace.sinks.delta.folding import SharedTable
 from headrace.sinks.delta.history import HistoryTarget

@@ -11,8 +11,8 @@ import pytest
 from cdc_oracle import Change, partial_rows, random_batches, random_events
 from cdc_table import SEQUENCE, CdcTable, create_table, merge_target, use_merge
 from headrace.contracts.changes import ChangeColumns
-from headrace.model.changes import ChosenColumns
 from headrace.model.counts import RowChanges
+from headrace.model.names import ChosenColumns
 from headrace.sinks.delta import merge
 from headrace.sinks.delta.effects import deletes_of
 

@@ -11,8 +11,8 @@ import pytest
 from cdc_oracle import Change, Version, history_rows, random_batches, random_events
 from cdc_table import SEQUENCE, CdcTable, create_table, history_target, use_merge
 from headrace.contracts.changes import ChangeColumns
-from headrace.model.changes import ChosenColumns
 from headrace.model.counts import HistoryChanges
+from headrace.model.names import ChosenColumns
 from headrace.sinks.delta import history
 
 if TYPE_CHECKING:

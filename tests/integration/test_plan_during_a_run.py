@@ -7,8 +7,8 @@ import pytest
 from headrace import Pipeline
 from headrace.project.engine import Engine
 from headrace.sinks.delta.table import TableState
+from headrace.storage.layout import ReadOnceFiles
 from headrace.storage.location import Location
-from headrace.storage.read_once import ReadOnceFiles
 from proof.fixtures import ON_BOTH
 from proof.shop import Shop
 

@@ -18,9 +18,9 @@ from deltalake import write_deltalake
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from headrace.model.object_storage import S3Settings
+from headrace.model.project import S3Settings
 from headrace.storage.s3.access import S3Access
-from headrace.storage.s3.files import S3Files
+from headrace.storage.s3.buckets import S3Files
 from headrace.storage.s3.spark import share_credentials
 from object_server import KEY, REGION, SECRET, ObjectServer
 from s3_proxy import S3Proxy

@@ -299,7 +299,7 @@ def test_records_that_the_broker_has_expired_lower_the_grade(proven: Proven) -> 
 def test_several_spans_of_a_partition_are_read_from_the_broker(proven: Proven) -> None:
     from headrace.model.kafka_settings import KafkaConnection
     from headrace.verify.kafka.offsets import load_offsets, load_topics
-    from headrace.verify.spans import Spans
+    from headrace.verify.source_range import Spans
 
     connection = KafkaConnection({"bootstrap.servers": proven.bootstrap})
     topic = load_topics(connection, [proven.topic], 5.0)[proven.topic]

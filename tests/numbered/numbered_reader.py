@@ -8,12 +8,11 @@ from contextlib import closing
 
 import numpy as np
 
-from headrace.model.coordinates import RecordCoordinates
+from headrace.model.ranges import RecordCoordinates
 from headrace.verify.checkpoints import Lineage
 from headrace.verify.evidence import Evidence
 from headrace.verify.reader import Extent, Found, SourceReader
-from headrace.verify.source_range import Partition, SourceRange
-from headrace.verify.spans import Spans
+from headrace.verify.source_range import Partition, SourceRange, Spans
 
 
 class NumberedRange(SourceRange):

@@ -15,7 +15,7 @@ from object_server import SECRET, ObjectServer
 
 _WRITE = """
 import sys
-from headrace.model.object_storage import S3Settings
+from headrace.model.project import S3Settings
 from headrace.runtime.session import open_spark
 from headrace.storage.s3.access import S3Access
 from headrace.storage.s3.spark import ANY_BUCKET, build_support

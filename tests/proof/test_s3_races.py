@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.model.object_storage import S3Settings
+from headrace.model.project import S3Settings
 from headrace.storage.s3.access import S3Access
-from headrace.storage.s3.files import S3Files
+from headrace.storage.s3.buckets import S3Files
 from headrace.storage.s3.spark import share_credentials
 from object_server import KEY, REGION, SECRET
 from versitygw import MISSING, find_versitygw, running_versitygw

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.output import UNLIMITED
-from headrace.model.changes import COLUMN_SEQUENCES, SEQUENCE
+from headrace.model.names import COLUMN_SEQUENCES, SEQUENCE
 from headrace.model.texts import counted
 from headrace.observe.read import Rows, shown
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import ArgumentInvalidError, ColumnInvalidError, ColumnNotFoundError, nearest
-from headrace.model.changes import (
+from headrace.model.names import (
     COLUMN_SEQUENCES,
     DELETE,
     END,
@@ -23,8 +23,8 @@ from headrace.model.changes import (
     TRUNCATE,
     UPSERT,
     ChosenColumns,
+    quoted_column,
 )
-from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, DataType, F, StructType, T
 from headrace.sinks.row_hash import holds_map, row_hash
 from headrace.sources.parts import ROW_JSON

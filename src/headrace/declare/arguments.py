@@ -20,15 +20,16 @@ from headrace.errors import (
 )
 from headrace.model.declarations import (
     EVERY_COLUMN,
+    INTERVAL_SETTING,
     RESCUED,
     Drift,
     DriftAction,
     RefreshPolicy,
     RejectionLimit,
+    Trigger,
 )
 from headrace.model.names import TableName, names_in_use
 from headrace.model.queries import running_query
-from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.kept_schemas import SchemaVersions

@@ -13,8 +13,8 @@ from headrace.declare.arguments import Arguments
 from headrace.declare.python import Scope, TriggerArgument
 from headrace.declare.registry import current_pipeline, spark
 from headrace.errors import FeatureUnsupportedError
-from headrace.model.changes import ALL_COLUMNS, ChosenColumns
 from headrace.model.declarations import AutoCdcFlow
+from headrace.model.names import ALL_COLUMNS, ChosenColumns
 from headrace.model.queries import PythonQuery, Query, SqlQuery
 from headrace.model.snapshots import SnapshotFunction, Snapshots, StoredSnapshots
 from headrace.runtime.lazy_pyspark import Column, DataFrame

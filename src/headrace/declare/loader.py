@@ -32,7 +32,7 @@ from headrace.model.project import ProjectSettings, code_language
 from headrace.model.queries import finding_calls
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import working_in
-from headrace.sources.formats import reading_formats
+from headrace.sources.requests import reading_formats
 from headrace.storage.mapped_files import mapping_files
 from headrace.syntax.locations import display_path
 

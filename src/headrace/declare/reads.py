@@ -14,9 +14,9 @@ from headrace.declare.registry import ActivePipeline, current_pipeline, require_
 from headrace.errors import FeatureUnsupportedError, SchemaInvalidError, SpecInvalidError
 from headrace.model.declarations import DriftAction
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
-from headrace.sources.formats import RegisteredAvro
-from headrace.sources.kafka.mapped import map_connection
+from headrace.sources.kafka.clusters import map_connection
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
+from headrace.sources.requests import RegisteredAvro
 from headrace.sources.schemas import SchemaFile, load_schema
 from headrace.syntax.locations import argument_location
 

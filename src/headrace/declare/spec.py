@@ -30,14 +30,12 @@ from headrace.declare.spec_values import (
     shown_path,
 )
 from headrace.errors import HeadraceError, SourceLocation, nearest
-from headrace.model.brokers import BrokerChoice
+from headrace.model.declarations import INTERVAL_SETTING, Trigger
 from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
-from headrace.model.object_storage import S3Settings
-from headrace.model.project import ANSI_SETTING, ProjectSettings
+from headrace.model.project import ANSI_SETTING, BrokerChoice, ProjectSettings, S3Settings
 from headrace.model.secrets import Redactor, is_secret_key
-from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.runtime.places import BROKER_VARIABLE, chosen_folder, shared_broker_folder
 from headrace.storage.layout import Storage
 from headrace.storage.locate import use_s3

@@ -13,13 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from headrace.model.changes import DuplicateKeys
-from headrace.model.declarations import RejectionLimit
+from headrace.model.declarations import RejectionLimit, Trigger
 from headrace.model.kafka_settings import KAFKA_SETTINGS
 from headrace.model.maintenance import parse_bytes
-from headrace.model.object_storage import ENDPOINT
+from headrace.model.names import DuplicateKeys
+from headrace.model.project import ENDPOINT
 from headrace.model.texts import parse_duration, parse_seconds
-from headrace.model.triggers import Trigger
 
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

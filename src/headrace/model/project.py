@@ -1,29 +1,177 @@
-"""A pipeline's settings, from its spec, profile and environment."""
+"""A pipeline's settings, from its spec, profile and environment, with its broker and buckets."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
-from headrace.model.brokers import BrokerChoice, BrokerMap
-from headrace.model.changes import DuplicateKeys
-from headrace.model.declarations import NullRule, RejectionLimit
+from headrace.model.declarations import NullRule, RejectionLimit, Trigger
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.mappings import PathMap, TableMap
-from headrace.model.names import TableName
-from headrace.model.object_storage import S3Settings
+from headrace.model.names import DuplicateKeys, TableName
 from headrace.model.secrets import Redactor
-from headrace.model.triggers import Trigger
 
 if TYPE_CHECKING:
     from headrace.storage.layout import Storage
     from headrace.storage.location import Location
+
+
+Reason = Literal["pipeline", "spec", "variable", "outside"]
+
+
+@dataclass(frozen=True)
+class BrokerChoice:
+    """The folder of an embedded broker.
+
+    `reason`: why it is this folder. It is the folder of the pipeline, the one that the spec or the
+    environment variable names, or without a pipeline the shared one.
+    """
+
+    folder: Path
+    reason: Reason
+    pipeline: str | None = None
+
+    def describe(self) -> str:
+        match self.reason:
+            case "pipeline" | "spec":
+                return f"the broker of pipeline {self.pipeline}"
+            case "variable":
+                return "the broker of HEADRACE_BROKER_DIR"
+            case "outside":
+                return "the shared broker (no pipeline is in this folder)"
+
+
+@dataclass(frozen=True)
+class MappedBrokers:
+    """Addresses that an entry of `kafka.brokers` maps."""
+
+    rule: str
+    name: str  # the connection in the spec
+    connection: KafkaConnection | None  # ``None`` for the connection of the chosen profile
+
+
+class AmbiguousBrokersError(ValueError):
+    """Two entries map addresses of one list to different connections."""
+
+
+@dataclass(frozen=True)
+class BrokerMap:
+    """The entries of `kafka.brokers`: patterns of addresses, each with a connection."""
+
+    # The name of the connection of each pattern, as the spec writes it.
+    targets: Mapping[str, str] = field(default_factory=dict)
+    # The connections by name; ``None`` is the connection of the chosen profile.
+    connections: Mapping[str, KafkaConnection | None] = field(default_factory=dict, repr=False)
+
+    @property
+    def named(self) -> tuple[KafkaConnection, ...]:
+        """The connections that are not that of the chosen profile."""
+        return tuple(one for one in self.connections.values() if one is not None)
+
+    def find(self, servers: str) -> MappedBrokers | None:
+        """The entry for a list such as ``a:9092,b:9092``, of which one address has to match; ``None`` if none
+        does. Raises `AmbiguousBrokersError` if two addresses have different connections."""
+        found: dict[str, str] = {}
+        for address in split_addresses(servers):
+            if (pattern := self._pattern(address)) is not None:
+                found.setdefault(self.targets[pattern], pattern)
+        if len(found) > 1:
+            (one, first), (two, second) = list(found.items())[:2]
+            raise AmbiguousBrokersError(
+                f"kafka.brokers maps the addresses to two connections: `{first}` to {one}, "
+                f"and `{second}` to {two}"
+            )
+        for name, pattern in found.items():
+            return MappedBrokers(pattern, name, self.connections[name])
+        return None
+
+    def _pattern(self, address: str) -> str | None:
+        found = {
+            key: max((len(one) for one in split_addresses(key) if _matches(address, one)), default=0)
+            for key in self.targets
+        }
+        best = max(found, key=found.__getitem__, default=None)
+        return best if best is not None and found[best] else None
+
+
+def split_addresses(text: str) -> Iterator[str]:
+    """The addresses, or the patterns, of a list with commas, in lower case."""
+    return (one.strip().lower() for one in text.split(",") if one.strip())
+
+
+def _matches(address: str, pattern: str) -> bool:
+    if ":" not in pattern:
+        # A pattern without a port is for all ports.
+        address = address.rpartition(":")[0]
+    return fnmatchcase(address, pattern)
+
+
+ENDPOINT = re.compile(r"https?://[^/@\s]+/?")
+"""The URL of a store. Keys have settings of their own, since messages show the endpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Settings:
+    """The settings of S3 in a spec. AWS's environment variables and files decide what has no value here."""
+
+    endpoint: str | None = None  # the URL of a store that is compatible with S3; ``None`` is AWS
+    region: str | None = None
+    profile: str | None = None  # a profile of AWS's files of settings and credentials
+    role_arn: str | None = None  # a role to assume with the credentials that were found
+    path_style: bool | None = None  # whether the bucket is in the path of a URL and not in its host
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Reach:
+    bucket: str
+    region: str
+    endpoint: str | None  # the URL of the store without the bucket; ``None`` is AWS
+    path_style: bool
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(repr=False)
+
+    @property
+    def allows_http(self) -> bool:
+        return self.endpoint is not None and self.endpoint.startswith("http:")
+
+    @property
+    def bucket_endpoint(self) -> str | None:
+        """The URL with the bucket in its host, unless it is in the path."""
+        if self.endpoint is None or self.path_style:
+            return self.endpoint
+        scheme, _, host = self.endpoint.partition("://")
+        return f"{scheme}://{self.bucket}.{host}"
+
+    @property
+    def table_options(self) -> dict[str, str]:
+        """The options of `deltalake`. Commits create their files conditionally. Each option has
+        a value here: for others, `deltalake` would take the value of an environment variable."""
+        given = {
+            "aws_access_key_id": self.access_key_id,
+            "aws_secret_access_key": self.secret_access_key,
+            "aws_session_token": self.session_token,
+            "aws_region": self.region,
+            # AWS_ENDPOINT_URL_S3 of the environment comes before `aws_endpoint`.
+            "aws_endpoint_url_s3": self.bucket_endpoint,
+            "aws_virtual_hosted_style_request": str(not self.path_style).lower(),
+            "aws_allow_http": str(self.allows_http).lower(),
+            "aws_conditional_put": "etag",
+            "aws_s3_allow_unsafe_rename": "false",
+            "aws_skip_signature": "false",
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def code_language(file: PurePath) -> Literal["python", "sql", "notebook"] | None:

@@ -8,8 +8,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from headrace.model.coordinates import PartType
 from headrace.model.names import TableName
+from headrace.model.ranges import PartType
 from headrace.observe.event_table import sql_text
 from headrace.observe.read import Rows, execute_query, explain_failure, table_schema, type_of
 from headrace.sources.registry import COORDINATES

@@ -11,7 +11,6 @@ from typing import Any
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
     Dataset,
@@ -24,7 +23,7 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
-from headrace.model.names import TableName, quoted_column
+from headrace.model.names import OPERATION, SEQUENCE, TRUNCATE, TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.model.coordinates import PartType
+from headrace.model.ranges import PartType
 from headrace.plan.logical import Leaf, LogicalPlan, Node
 from headrace.plan.stages import Coordinates
 from headrace.sources.bad_records import METRICS

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import SourceLocation
-from headrace.model.changes import ChosenColumns
 from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
@@ -21,7 +20,7 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
-from headrace.model.names import TableName
+from headrace.model.names import ChosenColumns, TableName
 from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of

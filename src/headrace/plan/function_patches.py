@@ -15,7 +15,7 @@ from headrace.plan.intercept import Interception, current_interception, suspende
 from headrace.plan.modes import Loading
 from headrace.plan.sql_queries import read_sql
 from headrace.runtime.lazy_pyspark import T
-from headrace.sources.formats import RegisteredAvro, registry_decoder
+from headrace.sources.requests import RegisteredAvro, registry_decoder
 from headrace.syntax.locations import called_name, caller
 from headrace.syntax.sql import SqlText
 

@@ -28,9 +28,8 @@ from headrace.plan.sql_queries import USE, run_text, use_in_python
 from headrace.runtime.gateway import named_frame, silence_loggers
 from headrace.runtime.lazy_pyspark import T
 from headrace.sources.delta.reader import reads_feed
-from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
-from headrace.sources.requests import ReadRequest
+from headrace.sources.requests import FormatRead, ReadRequest, format_reader
 from headrace.syntax.locations import caller
 
 Method = Callable[..., Any]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from headrace.errors import PropertyInvalidError, did_you_mean
-from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.declarations import AutoCdcFlow, Groups, MaterializedView, StreamingTable
 from headrace.model.maintenance import LOG_CLEANUP, LOG_RETENTION, POLICY_PROPERTY, TARGET_SIZE, parse_bytes
+from headrace.model.names import KEPT_PROPERTY
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.plan import columns

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.coordinates import RecordCoordinates
 from headrace.model.declarations import (
     Dataset,
     DatasetCheck,
@@ -25,6 +24,7 @@ from headrace.model.declarations import (
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
+from headrace.model.ranges import RecordCoordinates
 from headrace.model.texts import counted, error_texts, html_table
 from headrace.sources.requests import Found
 from headrace.sources.source import Source

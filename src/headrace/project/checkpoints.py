@@ -11,7 +11,7 @@ from headrace.errors import FlowUnknownError, did_you_mean
 from headrace.maintain.checkpoints import FlowCheckpoint, Problem, find_problems, load_checkpoints
 from headrace.model.project import ProjectSettings
 from headrace.project.operations import logged_operation, new_update
-from headrace.state.table_leases import held_leases
+from headrace.state.lease import held_leases
 from headrace.storage.layout import Storage
 
 

@@ -17,10 +17,9 @@ from headrace.errors import SecondDriverError, StorageCopyFailedError, StorageCo
 from headrace.model.names import TableName
 from headrace.sources.registry import kind_of
 from headrace.state.identity import FILE, find_checkpoints, load_identity
-from headrace.state.table_leases import held_leases
+from headrace.state.lease import held_leases
 from headrace.storage.guarantee import RECORD, check_guarantee
-from headrace.storage.incomplete import MARKER, check_complete, copy_command, load_source
-from headrace.storage.layout import Storage
+from headrace.storage.layout import MARKER, Storage, check_complete, copy_command, load_source
 from headrace.storage.locate import locate_supported
 from headrace.storage.location import PART_BYTES, FileState, Location
 

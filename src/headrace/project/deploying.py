@@ -24,8 +24,14 @@ from headrace.model.project import ProjectSettings
 from headrace.project.template.files import own_requirement
 from headrace.runtime.defaults import default_master
 from headrace.runtime.places import cache_folder
-from headrace.runtime.python_packages import spark_settings
-from headrace.runtime.submit import IMAGE_JARS, IMAGE_MAIN, DeployMode, Submission, build_submission
+from headrace.runtime.submit import (
+    IMAGE_JARS,
+    IMAGE_MAIN,
+    DeployMode,
+    Submission,
+    build_submission,
+    spark_settings,
+)
 from headrace.storage.locate import locate
 
 Platform = Literal["kubernetes", "systemd", "compose"]

@@ -137,8 +137,8 @@ class Engine:
 
     def opened(self) -> RunningSpark:
         if self._running is None:
-            from headrace.runtime.python_packages import spark_settings
             from headrace.runtime.session import open_spark
+            from headrace.runtime.submit import spark_settings
             from headrace.storage.s3.spark import find_support
 
             settings = self.settings

@@ -14,9 +14,8 @@ from headrace.errors import ReadConditionInvalidError, first_line
 from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, load_erasure, record_erasure
 from headrace.maintain.holders import find_holders, lag_seconds
-from headrace.model.changes import SEQUENCE
 from headrace.model.maintenance import TablePolicy
-from headrace.model.names import TableName
+from headrace.model.names import SEQUENCE, TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted, html_table
 from headrace.observe.read import find_dataset
@@ -36,7 +35,7 @@ from headrace.sinks.delta.erase import (
     matching_rows,
 )
 from headrace.sinks.delta.tombstones import ROW
-from headrace.state.table_leases import held_leases
+from headrace.state.lease import held_leases
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, versions
 

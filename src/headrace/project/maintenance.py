@@ -51,8 +51,8 @@ from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.erase import close_erasure
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sources.registry import join_marks
+from headrace.state.lease import held_leases
 from headrace.state.ledger import Ledger
-from headrace.state.table_leases import held_leases
 from headrace.storage.table_log import is_table
 from headrace.storage.table_snapshot import load_snapshot
 

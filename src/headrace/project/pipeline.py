@@ -18,7 +18,7 @@ from headrace.plan.modes import REAL_SOURCES, SourceOverrides
 from headrace.project.engine import Engine
 from headrace.project.stored_pipeline import StoredPipeline
 from headrace.project.updating import Update
-from headrace.storage.incomplete import check_complete
+from headrace.storage.layout import check_complete
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings

@@ -18,7 +18,6 @@ from headrace.contracts.expectations import accepted, check_columns, count_of, i
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import NOT_COMMITTED, HeadraceError, did_you_mean
-from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE, UPSERT
 from headrace.model.declarations import (
     AutoCdcFlow,
     Dataset,
@@ -27,7 +26,7 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
-from headrace.model.names import TableName, quoted_column, quoted_path
+from headrace.model.names import OPERATION, SEQUENCE, TRUNCATE, UPSERT, TableName, quoted_column, quoted_path
 from headrace.model.queries import PythonQuery
 from headrace.model.snapshots import Snapshots, StoredSnapshots
 from headrace.observe.read import rows_html, rows_to_json, unknown_column

@@ -17,9 +17,8 @@ from headrace.contracts.changes import (
 )
 from headrace.contracts.expectations import with_checks
 from headrace.errors import SnapshotKeysInvalidError
-from headrace.model.changes import END
 from headrace.model.declarations import AutoCdcFlow
-from headrace.model.names import quoted_column
+from headrace.model.names import END, quoted_column
 from headrace.model.snapshots import SnapshotMarker, Version, version_text, version_type
 from headrace.plan.evaluate import bound
 from headrace.plan.stages import PlannedFlow

@@ -9,8 +9,8 @@ from functools import partial
 
 from headrace import errors
 from headrace.errors import HeadraceError
-from headrace.model.changes import END, SEQUENCE, START
 from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.model.names import END, SEQUENCE, START
 from headrace.model.texts import counted
 from headrace.plan import columns
 from headrace.plan.changes import (

@@ -11,9 +11,8 @@ import psutil
 from headrace.contracts.changes import table_schema
 from headrace.contracts.rejected import COLUMNS
 from headrace.errors import UsageError
-from headrace.model.changes import ChosenColumns
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, Groups
-from headrace.model.names import TableName
+from headrace.model.names import ChosenColumns, TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession

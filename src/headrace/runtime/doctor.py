@@ -13,8 +13,7 @@ from typing import Literal
 import psutil
 
 from headrace.errors import STORE_FAILURES, HeadraceError
-from headrace.model.brokers import BrokerChoice
-from headrace.model.project import ProjectSettings
+from headrace.model.project import BrokerChoice, ProjectSettings
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
 from headrace.runtime.engine.choice import VARIABLE, is_engine_on

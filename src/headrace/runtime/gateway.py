@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any
 
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
-from headrace.runtime.python_packages import python_of
+from headrace.runtime.submit import python_of
 
 _PLAIN = (str, bytes, bytearray, bool, int, float, type(None))
 _SINGLETON = "MODULE$"

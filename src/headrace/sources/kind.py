@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.coordinates import RecordCoordinates
 from headrace.model.declarations import Sink, StreamingFlow, StreamingTable
 from headrace.model.project import OnDataLoss, ProjectSettings
-from headrace.model.ranges import Position, SourceRange
+from headrace.model.ranges import Position, RecordCoordinates, SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.parts import Part
 from headrace.sources.requests import Lag, Reader, Seed, Seeding, StreamRead, Systems, Unrecoverable

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from headrace.model.coordinates import RecordCoordinates
-from headrace.model.ranges import Position, SourceRange
+from headrace.model.ranges import Position, RecordCoordinates, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.storage.row_counts import count_rows_on_disk
 

@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.coordinates import RecordCoordinates
-from headrace.model.ranges import Position, SourceRange, marks_of
+from headrace.model.ranges import Position, RecordCoordinates, SourceRange, marks_of
 from headrace.sources.kind import FlowRun, Guard, SourceKind
 from headrace.sources.requests import StreamRead
 from headrace.sources.source import Source

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.coordinates import RecordCoordinates
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss, ProjectSettings
-from headrace.model.ranges import Position, SourceRange
+from headrace.model.ranges import Position, RecordCoordinates, SourceRange
 from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
 from headrace.sources.limits import Meter

@@ -14,14 +14,18 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from headrace import errors
 from headrace.errors import ONE_PROCESS, STORE_FAILURES, HeadraceError, SourceLocation
+from headrace.model.names import TableName
 from headrace.runtime.engine.record import find_guard, is_held
 from headrace.runtime.processes import find_boot, find_pid_namespace, find_start, has_ended
+from headrace.storage.guarantee import check_guarantee
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 VIEW = "view"
@@ -470,3 +474,19 @@ def _beaten_at(beat: bytes | None) -> float | None:
     except (ValueError, LookupError, TypeError):
         return None
     return float(at) if isinstance(at, int | float) and at <= time.monotonic() else None
+
+
+@contextmanager
+def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
+    """Hold the leases of all flows of tables, and of views, for the block.
+
+    Raises:
+        StorageUnsafeError: The storage does not keep two writers apart.
+    """
+    check_guarantee(storage.root)
+    with Heart() as heart:
+        for name in names:
+            # A view has no checkpoint.
+            for flow in storage.checkpoints(name).list_folders() or (VIEW,):
+                heart.acquire(storage.lease(name, flow), str(name) if flow == VIEW else flow)
+        yield

@@ -2,15 +2,114 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from headrace.errors import SourceLocation, StorageUnsupportedError
+from headrace.errors import SourceLocation, StorageIncompleteError, StorageUnsupportedError
+from headrace.model.folders import Entry
 from headrace.model.names import TableName
 from headrace.storage.locate import locate
-from headrace.storage.location import Location
-from headrace.storage.read_once import ReadOnceFiles
+from headrace.storage.location import Files, Item, Location, Result
+
+MARKER = "copying.json"
+"""The file in the target that names the source. A copy writes it first, and removes it last."""
+
+
+def load_source(root: Location) -> str | None:
+    """The storage of which a storage is an incomplete copy; ``None`` for a complete storage."""
+    found = (root / MARKER).find_json()
+    return None if found is None else str(found["from"])
+
+
+def copy_command(source: str, target: str) -> str:
+    return f"headrace storage copy --storage {shlex.quote(source)} --to {shlex.quote(target)}"
+
+
+def check_complete(root: Location) -> None:
+    if (source := load_source(root)) is not None:
+        raise StorageIncompleteError(
+            f"the storage {root} is an incomplete copy of {source}",
+            facts=("nothing was read or written",),
+            remedies=(f"finish the copy:   {copy_command(source, root.path)}",),
+            params={"storage": str(root), "source": source},
+        )
+
+
+class ReadOnceFiles:
+    """Remembers each listing, and each small object that was read, until `forget`. A file that a listing
+    lacks does not exist.
+
+    No write is possible: a run, and what keeps two writers apart, read the storage itself.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.scheme, self.silence_s = files.scheme, files.silence_s
+        self.walk, self.look, self.resolve = files.walk, files.look, files.resolve
+        self.forget()
+
+    def forget(self) -> None:
+        """Read everything again from now on."""
+        self._listings: dict[str, dict[str, Entry]] = {}  # by the path of the folder, and by name
+        self._contents: dict[str, bytes | None] = {}  # ``None`` for a missing file
+        self._known: dict[str, bool] = {}  # whether there is a file or a folder at a path
+
+    @property
+    def table_options(self) -> Mapping[str, str]:
+        return self._files.table_options
+
+    def open(self, path: str) -> BinaryIO:
+        if path not in self._contents and self._is_listed(path) is not False:
+            try:
+                file = self._files.open(path)
+            except FileNotFoundError:
+                self._contents.setdefault(path, None)
+            else:
+                if not isinstance(file, io.BytesIO):
+                    return file
+                # Other threads read at the same time: all of them get what the first one has read.
+                self._contents.setdefault(path, file.getvalue())
+        data = self._contents.get(path)
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return io.BytesIO(data)
+
+    def gather(self, look: Callable[[Item], Result], items: Iterable[Item]) -> Sequence[Result]:
+        return self._files.gather(look, items)
+
+    def exists(self, path: str) -> bool:
+        if self._listings.get(path):
+            return True
+        listed = self._is_listed(path)
+        if listed is None and path not in self._known:
+            self._known[path] = self._files.exists(path)
+        return self._known[path] if listed is None else listed
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        if folder not in self._listings:
+            listed = {entry.name: entry for entry in self._files.entries(folder)}
+            self._listings.setdefault(folder, listed)
+        return list(self._listings[folder].values())
+
+    def _is_listed(self, path: str) -> bool | None:
+        """Whether the listing of its folder has a path; ``None`` if the folder was not listed."""
+        folder, _, name = path.rpartition("/")
+        held = self._listings.get(folder)
+        return None if held is None else name in held
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("a command that only reads has written a file")
+
+    create = replace = add = write = swap = delete = delete_all = delete_folder = _refuse
+    make_folder = copy = find_unsafe = free_bytes = _refuse
+
 
 _UNSAFE = re.compile("[%#?]")
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from headrace.errors import SourceLocation, StorageUnsupportedError
 from headrace.model.folders import plain_path
-from headrace.model.object_storage import S3Reach, S3Settings
+from headrace.model.project import S3Reach, S3Settings
 from headrace.storage.local import LocalFiles
 from headrace.storage.location import Files, Location
 

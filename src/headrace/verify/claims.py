@@ -10,8 +10,7 @@ import numpy as np
 from headrace.verify.checkpoints import Lineage, Pairs, StreamPartition
 from headrace.verify.coordinates import NamedColumns
 from headrace.verify.quarantine import Quarantine, Rejected
-from headrace.verify.source_range import Partition
-from headrace.verify.spans import Layers, Spans
+from headrace.verify.source_range import Layers, Partition, Spans
 
 _NONE = Spans.of(())
 

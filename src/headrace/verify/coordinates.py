@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import first_line
-from headrace.model.coordinates import RecordCoordinates
+from headrace.model.ranges import RecordCoordinates
 from headrace.verify.balance import RowBalance
 from headrace.verify.commits import PROPERTY_COORDINATES
 from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata, decode_path
-from headrace.verify.source_range import Kinds, Partition
-from headrace.verify.spans import Layers, Spans
+from headrace.verify.source_range import Kinds, Layers, Partition, Spans
 from headrace.verify.stored import gather
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"

@@ -23,8 +23,7 @@ from headrace.verify.coordinates import NamedColumns
 from headrace.verify.delta_log import has_log
 from headrace.verify.equations import RowCounts
 from headrace.verify.report import Judgement
-from headrace.verify.source_range import Kinds, Partition
-from headrace.verify.spans import Spans
+from headrace.verify.source_range import Kinds, Partition, Spans
 from headrace.verify.stored import StoredPath, query
 
 BatchKey = tuple[str, int]

@@ -12,8 +12,7 @@ from headrace.model.texts import counted
 from headrace.verify.checkpoints import Generation, Lineage, Pairs
 from headrace.verify.commits import Batches, Ledger
 from headrace.verify.report import GradeReport, Judgement
-from headrace.verify.source_range import DeclaredRange, Partition, SourceRange, named
-from headrace.verify.spans import Spans, spans_text
+from headrace.verify.source_range import DeclaredRange, Partition, SourceRange, Spans, named, spans_text
 
 
 class _Key(NamedTuple):

@@ -27,8 +27,7 @@ from headrace.verify.claims import Claim, Claims, committed_spans
 from headrace.verify.coordinates import ANY, CoordinateReader
 from headrace.verify.evidence import Evidence
 from headrace.verify.report import GradeReport
-from headrace.verify.source_range import Kinds, Partition, SourceRange, named
-from headrace.verify.spans import Spans
+from headrace.verify.source_range import Kinds, Partition, SourceRange, Spans, named
 from headrace.verify.stored import Storage
 
 _NAMED = 6

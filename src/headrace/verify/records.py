@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.model.coordinates import RecordCoordinates
+from headrace.model.ranges import RecordCoordinates
 from headrace.model.texts import counted
 from headrace.verify.claims import Claim, Claims, join_claims
 from headrace.verify.coordinates import (
@@ -25,8 +25,7 @@ from headrace.verify.quarantine import Rejected
 from headrace.verify.reader import CannotJudgeError, Context, Found, SourceReader
 from headrace.verify.registry import Readers
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
-from headrace.verify.source_range import Partition, named
-from headrace.verify.spans import Layers, Spans, spans_text
+from headrace.verify.source_range import Layers, Partition, Spans, named, spans_text
 
 READ_WHOLE = 3_000_000
 """Up to so many offsets are read from the source one by one; above, only those the table lacks."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import first_line
-from headrace.model.coordinates import RecordCoordinates
+from headrace.model.ranges import RecordCoordinates
 from headrace.model.texts import counted
 from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
 from headrace.verify.evidence import Evidence
@@ -32,8 +32,7 @@ from headrace.verify.quarantine import Rejected
 from headrace.verify.reader import CannotJudgeError, SourceReader, SourceRecord
 from headrace.verify.registry import Readers
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
-from headrace.verify.source_range import Partition, named
-from headrace.verify.spans import Spans
+from headrace.verify.source_range import Partition, Spans, named
 from headrace.verify.stored import StoredPath, query
 
 PROPERTY_REPLAYABLE = "headrace.replayable"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from headrace.model.names import TableName
-from headrace.model.object_storage import S3Reach
+from headrace.model.project import S3Reach
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -10,7 +10,7 @@ import pytest
 
 from behaviour.targets.conftest import HARNESSES, FlowHarness
 from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
-from headrace.model.changes import OPERATION, SEQUENCE
+from headrace.model.names import OPERATION, SEQUENCE
 from headrace.sinks.delta.tombstones import HiddenEvents
 from headrace.sinks.target import BatchStamp
 from headrace.state.facts import FENCED, Open

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Self
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from headrace.model.coordinates import RecordCoordinates
-from headrace.model.ranges import Position, SourceRange
+from headrace.model.ranges import Position, RecordCoordinates, SourceRange
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import Part
 from headrace.sources.requests import Asking, Client, Found, Lag

@@ -22,8 +22,7 @@ from headrace.project.copying import copy_storage
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, load_identity, write_checkpoint
 from headrace.state.lease import Heart
 from headrace.storage.guarantee import RECORD
-from headrace.storage.incomplete import MARKER, check_complete
-from headrace.storage.layout import Storage
+from headrace.storage.layout import MARKER, Storage, check_complete
 from headrace.storage.local import LocalFiles
 from headrace.storage.location import PART_BYTES, Location
 from unit.cli.conftest import Call

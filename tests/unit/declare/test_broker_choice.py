@@ -10,8 +10,8 @@ import pytest
 
 from headrace.declare.spec import load_project
 from headrace.errors import TopicNotFoundError
-from headrace.model.brokers import Reason
 from headrace.model.declarations import Sink
+from headrace.model.project import Reason
 from headrace.project.ingest_code import build_spec
 from headrace.runtime import places
 from headrace.runtime.broker_record import find_in_shared

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.errors import ArgumentInvalidError, FlowKindsDifferError
-from headrace.model.changes import ALL_COLUMNS, ChosenColumns
 from headrace.model.declarations import AutoCdcFlow, Declarations, snapshots_of
+from headrace.model.names import ALL_COLUMNS, ChosenColumns
 from headrace.model.snapshots import SnapshotFunction, StoredSnapshots
 from headrace.plan.validate import check_declarations
 

@@ -30,8 +30,8 @@ from headrace.errors import (
     PipelineValueUnsetError,
     SqlInvalidError,
 )
-from headrace.model.changes import ChosenColumns
 from headrace.model.declarations import AutoCdcFlow, Declarations, TemporaryView
+from headrace.model.names import ChosenColumns
 from headrace.plan.evaluate import loading
 from waiting import until
 

@@ -22,9 +22,9 @@ from headrace.model.declarations import (
     RefreshFlow,
     StreamingTable,
     TemporaryView,
+    Trigger,
 )
 from headrace.model.names import TableName
-from headrace.model.triggers import Trigger
 from headrace.sources.schemas import SchemaFile
 
 Load = Callable[..., Declarations]

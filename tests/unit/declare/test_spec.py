@@ -20,7 +20,7 @@ from headrace.errors import (
     SpecVariableUnsetError,
     StorageUnsupportedError,
 )
-from headrace.model.triggers import Trigger
+from headrace.model.declarations import Trigger
 from headrace.storage.mapped_files import mapped_path
 
 Write = Callable[..., Path]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.errors import ArgumentInvalidError, ExpectationInvalidError, FeatureUnsupportedError
-from headrace.model.changes import ALL_COLUMNS
 from headrace.model.declarations import AutoCdcFlow, Declarations
+from headrace.model.names import ALL_COLUMNS
 
 Load = Callable[..., Declarations]
 

@@ -15,7 +15,6 @@ from headrace.errors import (
     PipelineValueUnsetError,
     SqlInvalidError,
 )
-from headrace.model.changes import ChosenColumns
 from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
@@ -24,10 +23,11 @@ from headrace.model.declarations import (
     RefreshFlow,
     StreamingTable,
     TemporaryView,
+    Trigger,
 )
+from headrace.model.names import ChosenColumns
 from headrace.model.queries import SqlQuery, edited
 from headrace.model.snapshots import StoredSnapshots
-from headrace.model.triggers import Trigger
 from headrace.syntax.sql import SqlText
 
 Load = Callable[..., Declarations]

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import headrace.errors
-from headrace.cli.error_pages import build_pages
+from headrace.cli.commands.explain import build_pages
 from headrace.cli.main import load_command
 from remedies.every import NOT_WALKED, SITUATIONS
 from remedies.walk import COMMAND

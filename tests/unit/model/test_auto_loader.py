@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.model.auto_loader import AutoLoaderError, parse_options, split_hints
+from headrace.declare.auto_loader import AutoLoaderError, parse_options, split_hints
 
 
 def test_the_defaults_without_a_schema() -> None:

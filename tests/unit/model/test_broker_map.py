@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.model.brokers import AmbiguousBrokersError, BrokerMap
 from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.project import AmbiguousBrokersError, BrokerMap
 
 PROD = KafkaConnection({"bootstrap.servers": "p:1"})
 BROKERS = BrokerMap(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.model.state_mismatch import find_mismatch
+from headrace.run.failures import find_mismatch
 
 KEYS = """[STREAM_FAILED] Query terminated with exception: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] \
 Provided key schema does not match existing state key schema.

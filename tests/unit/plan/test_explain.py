@@ -10,7 +10,6 @@ import pytest
 
 from checked_json import check_data
 from headrace.errors import SourceLocation
-from headrace.model.changes import ALL_COLUMNS, ChosenColumns
 from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
@@ -22,7 +21,7 @@ from headrace.model.declarations import (
     TemporaryView,
 )
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.model.names import TableName
+from headrace.model.names import ALL_COLUMNS, ChosenColumns, TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.plan.drawing import Graph, Node, draw_text

@@ -12,7 +12,7 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.intercept import Interception, in_force
 from headrace.plan.modes import Loading, Planning
 from headrace.plan.patches import install
-from headrace.sources.formats import RegisteredAvro, reading_formats
+from headrace.sources.requests import RegisteredAvro, reading_formats
 from headrace.storage.layout import Storage
 
 SETTINGS = ProjectSettings(

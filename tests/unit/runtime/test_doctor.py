@@ -13,8 +13,7 @@ import pytest
 from stores import object_location
 
 from headrace.errors import StorageAccessError
-from headrace.model.brokers import BrokerChoice
-from headrace.model.project import ProjectSettings
+from headrace.model.project import BrokerChoice, ProjectSettings
 from headrace.runtime import doctor
 from headrace.runtime.doctor import Check, run_checks
 from headrace.runtime.engine import client

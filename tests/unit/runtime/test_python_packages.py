@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SourceLocation, SpecInvalidError
-from headrace.runtime.python_packages import PYTHON, find_distributions, package_settings, python_of
+from headrace.runtime.submit import PYTHON, find_distributions, package_settings, python_of
 
 
 @pytest.fixture(autouse=True)

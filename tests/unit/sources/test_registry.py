@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import SourceLocation
-from headrace.model.coordinates import RecordCoordinates
 from headrace.model.names import TableName
-from headrace.model.ranges import SourceRange
+from headrace.model.ranges import RecordCoordinates, SourceRange
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.files.source import FileSource
 from headrace.sources.kafka.source import KafkaSource

@@ -25,11 +25,11 @@ from headrace.errors import (
     StorageUnsupportedError,
 )
 from headrace.model.names import TableName
-from headrace.model.object_storage import S3Settings
+from headrace.model.project import S3Settings
 from headrace.model.secrets import Redactor
 from headrace.observe.event_table import EventTable
 from headrace.project.copying import copy_storage
-from headrace.state.table_leases import held_leases
+from headrace.state.lease import held_leases
 from headrace.storage.arrow_rows import select
 from headrace.storage.guarantee import check_guarantee
 from headrace.storage.layout import Storage

@@ -22,8 +22,7 @@ from headrace.verify.kafka import offsets
 from headrace.verify.kafka.offsets import HeldOffsets, KafkaAccess, Topic
 from headrace.verify.proof import verify_pipeline
 from headrace.verify.report import DatasetProof, GradeReport, Proof
-from headrace.verify.source_range import Partition
-from headrace.verify.spans import Spans
+from headrace.verify.source_range import Partition, Spans
 from headrace.verify.stored import LOCAL, LocalDisks, StoredPath
 
 

@@ -13,15 +13,15 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from headrace.model.coordinates import RecordCoordinates
 from headrace.model.counts import BatchCounts, HistoryChanges, sum_counts
+from headrace.model.ranges import RecordCoordinates
 from headrace.verify import sampled_keys
 from headrace.verify.delta_log import TableLog, TableMetadata
 from headrace.verify.equations import RowCounts
 from headrace.verify.keys import judge_keys
 from headrace.verify.reader import SourceRecord
 from headrace.verify.report import Judgement
-from headrace.verify.spans import Spans
+from headrace.verify.source_range import Spans
 from headrace.verify.stored import StoredPath
 
 PLAIN = pa.int64()

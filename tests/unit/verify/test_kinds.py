@@ -13,15 +13,14 @@ import pytest
 from deltalake import write_deltalake
 from lake import HandFlow, Lake, LakeTable, rows
 
-from headrace.model.coordinates import RecordCoordinates
+from headrace.model.ranges import RecordCoordinates
 from headrace.verify import registry
 from headrace.verify.checkpoints import Lineage
 from headrace.verify.evidence import Evidence
 from headrace.verify.proof import verify_pipeline
 from headrace.verify.reader import Extent, Found, SourceReader, SourceRecord
 from headrace.verify.report import GradeReport
-from headrace.verify.source_range import DeclaredRange, Kinds, Partition, SourceRange
-from headrace.verify.spans import Spans
+from headrace.verify.source_range import DeclaredRange, Kinds, Partition, SourceRange, Spans
 from unit.verify.conftest import HandBroker, Verifier
 
 Shards = dict[str, set[int]]

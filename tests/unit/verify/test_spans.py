@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from headrace.verify.spans import Layers, Spans
+from headrace.verify.source_range import Layers, Spans
 
 
 def spans(*pairs: tuple[int, int]) -> Spans:

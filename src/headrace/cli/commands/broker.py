@@ -8,12 +8,11 @@ from typing import Any
 import click
 
 from headrace.cli.kafka import start_broker
-from headrace.cli.options import POSITIVE, option
 from headrace.cli.output import UNCHANGED, Result
-from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.cli.verb import POSITIVE, Invocation, VerbGroup, option, verb
 from headrace.declare.spec import find_spec
 from headrace.errors import HeadraceError, ProfileUnknownError, SpecAmbiguousError, SpecNotFoundError
-from headrace.model.brokers import BrokerChoice
+from headrace.model.project import BrokerChoice
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker, BrokerStatus, topic_unknown
 from headrace.runtime.broker_record import find_in_shared, has_data

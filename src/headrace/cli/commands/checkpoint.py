@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import option
 from headrace.cli.output import UNCHANGED, Result
-from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.cli.verb import Invocation, VerbGroup, option, verb
 from headrace.model.texts import counted, size_text
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import option, refuse
 from headrace.cli.output import Result
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import Invocation, option, refuse, verb
 
 if TYPE_CHECKING:
     from headrace.project.deploying import Platform

@@ -12,9 +12,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.options import POSITIVE, complete_dataset, option, read_moment
 from headrace.cli.output import Result, with_version
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import POSITIVE, Invocation, complete_dataset, option, read_moment, verb
 from headrace.observe.event_table import EventFilter, EventLevel, LoggedEvent, follow_events, read_events
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.kafka import not_found, reach_kafka
-from headrace.cli.options import POSITIVE, option, read_share, refuse
 from headrace.cli.output import Result
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import POSITIVE, Invocation, option, read_share, refuse, verb
 from headrace.contracts.inference import Inference, find_files, infer_files
 from headrace.contracts.schema_types import FOLDER
 from headrace.errors import TopicNotFoundError

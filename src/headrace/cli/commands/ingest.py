@@ -13,10 +13,9 @@ from rich.console import Group
 from rich.text import Text
 
 from headrace.cli.kafka import ReachedKafka, not_found, reach
-from headrace.cli.options import log_options, option, refuse
 from headrace.cli.output import Output, Result, TextOutput
 from headrace.cli.rows import split_columns, table_rows
-from headrace.cli.verb import Invocation, LocalFolder, verb
+from headrace.cli.verb import Invocation, LocalFolder, log_options, option, refuse, verb
 from headrace.cli.watching import show_outcome, watched
 from headrace.errors import CommandLineError, HeadraceError, TopicNotFoundError
 from headrace.model.project import ProjectSettings

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from headrace.cli.options import option
 from headrace.cli.output import Result
-from headrace.cli.verb import Invocation, LocalFolder, verb
+from headrace.cli.verb import Invocation, LocalFolder, option, verb
 
 
 @verb(examples=("headrace init shop", "headrace init --from databricks.yml"), project=False)

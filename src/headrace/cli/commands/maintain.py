@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import WHOLE, complete_dataset, option, parse_time, refuse
 from headrace.cli.output import UNCHANGED, Result
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import WHOLE, Invocation, complete_dataset, option, parse_time, refuse, verb
 from headrace.cli.watching import spark_starting, stopping_on_signals
 from headrace.model.texts import counted
 from headrace.run.stop import StopSignal

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import POSITIVE, complete_dataset, option, refuse
 from headrace.cli.output import EXIT_CHANGES, Result
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import POSITIVE, Invocation, complete_dataset, option, refuse, verb
 from headrace.cli.watching import spark_starting
 from headrace.model.declarations import Action
 from headrace.model.project import PREVIEW_RECORDS

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.kafka import ReachedKafka, not_found, reach_kafka
-from headrace.cli.options import POSITIVE, WHOLE, option, refuse, require_moment
 from headrace.cli.output import FORMAT_VERSION, Output, Result
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import POSITIVE, WHOLE, Invocation, option, refuse, require_moment, verb
 from headrace.errors import OffsetUnknownError, TopicNotFoundError
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker

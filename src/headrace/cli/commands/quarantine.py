@@ -15,9 +15,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.options import POSITIVE, complete_dataset, option
 from headrace.cli.output import UNCHANGED, Result
-from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.cli.verb import POSITIVE, Invocation, VerbGroup, complete_dataset, option, verb
 from headrace.cli.watching import spark_starting
 from headrace.model.texts import counted
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import click
 
-from headrace.cli.options import complete_dataset, log_options, option
 from headrace.cli.output import UNCHANGED, Result
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import Invocation, complete_dataset, log_options, option, verb
 from headrace.cli.watching import show_outcome, spark_starting, watched
 from headrace.errors import CommandLineError
 from headrace.model.remedies import ChosenStart

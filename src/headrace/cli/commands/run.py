@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import complete_dataset, log_options, option, refuse
 from headrace.cli.output import Result
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import Invocation, complete_dataset, log_options, option, refuse, verb
 from headrace.cli.watching import show_outcome, watched
 from headrace.errors import ConflictingRefreshOptionsError
 from headrace.model.remedies import Remedies

@@ -18,10 +18,9 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.console import Group
 
-from headrace.cli.options import POSITIVE, log_options, option
 from headrace.cli.output import Output, Result
 from headrace.cli.rows import RowsTable, with_count
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import POSITIVE, Invocation, log_options, option, verb
 from headrace.cli.watching import show_outcome, spark_starting, watched
 from headrace.errors import CommandLineError, HeadraceError, StreamNotStartedError
 from headrace.model.secrets import is_secret_key

@@ -13,10 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.options import option
 from headrace.cli.output import Result
 from headrace.cli.rows import FittedTable
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import Invocation, option, verb
 from headrace.model.texts import counted, duration_text, size_text
 
 if TYPE_CHECKING:

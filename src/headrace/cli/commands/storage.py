@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.options import option
 from headrace.cli.output import Result
-from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.cli.verb import Invocation, VerbGroup, option, verb
 from headrace.model.texts import counted, size_text
 
 _COPY = "headrace storage copy --to s3://shop-lake/v1"

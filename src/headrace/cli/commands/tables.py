@@ -11,10 +11,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.options import POSITIVE, WHOLE, complete_dataset, option, read_moment, refuse
 from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.rows import split_columns, table_rows, with_count
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import POSITIVE, WHOLE, Invocation, complete_dataset, option, read_moment, refuse, verb
 from headrace.model.names import TableName
 from headrace.model.texts import size_text
 from headrace.observe.read import Selection, read_rows

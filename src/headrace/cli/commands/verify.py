@@ -7,9 +7,8 @@ from datetime import datetime
 
 import click
 
-from headrace.cli.options import complete_dataset, option, refuse, require_moment
 from headrace.cli.output import Result
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import Invocation, complete_dataset, option, refuse, require_moment, verb
 
 
 def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) -> int | datetime | None:

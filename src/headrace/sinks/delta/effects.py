@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from headrace.model.changes import COLUMN_SEQUENCES, DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT
-from headrace.model.names import quoted_column
+from headrace.model.names import (
+    COLUMN_SEQUENCES,
+    DELETE,
+    OPERATION,
+    SEQUENCE,
+    TRUNCATE,
+    UPSERT,
+    quoted_column,
+)
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sinks.row_hash import row_hash
 

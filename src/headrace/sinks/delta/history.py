@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.model.changes import (
+from headrace.model.counts import HistoryChanges
+from headrace.model.names import (
     ALL_COLUMNS,
     COLUMN_SEQUENCES,
     DELETE,
@@ -30,9 +31,8 @@ from headrace.model.changes import (
     START,
     UPSERT,
     ChosenColumns,
+    quoted_column,
 )
-from headrace.model.counts import HistoryChanges
-from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS, RECORDS
 from headrace.sinks.delta.key_events import (

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.model.changes import (
+from headrace.model.counts import HistoryChanges
+from headrace.model.names import (
     COLUMN_SEQUENCES,
     DELETE,
     END,
@@ -27,9 +28,8 @@ from headrace.model.changes import (
     START,
     UPSERT,
     ChosenColumns,
+    quoted_column,
 )
-from headrace.model.counts import HistoryChanges
-from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sinks.delta.data_files import NoPositionsError, collect, find_positions
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS

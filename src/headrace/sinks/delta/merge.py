@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT, DuplicateKeys
 from headrace.model.counts import RowChanges
-from headrace.model.names import quoted_column
+from headrace.model.names import DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT, DuplicateKeys, quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.data_files import NoPositionsError, collect, find_positions, position_columns
 from headrace.sinks.delta.effects import (

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.model.changes import END, OPERATION, SEQUENCE, START, TRUNCATE
-from headrace.model.names import quoted_column
+from headrace.model.names import END, OPERATION, SEQUENCE, START, TRUNCATE, quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import Column, DataFrame, DataType, F, SparkSession
 from headrace.sinks.delta.compaction import Maintenance

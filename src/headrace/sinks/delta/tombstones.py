@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.model.changes import DELETE, KEPT_PROPERTY, OPERATION, SEQUENCE, TRUNCATE
-from headrace.model.names import quoted_column
+from headrace.model.names import DELETE, KEPT_PROPERTY, OPERATION, SEQUENCE, TRUNCATE, quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.append import comparable
 from headrace.sinks.delta.quarantine import Check, QuarantineTable

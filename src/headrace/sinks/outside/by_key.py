@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace import errors
-from headrace.model.changes import COLUMN_SEQUENCES, FEED_COLUMNS, SEQUENCE
-from headrace.model.names import quoted_column
+from headrace.model.names import COLUMN_SEQUENCES, FEED_COLUMNS, SEQUENCE, quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sinks.row_hash import row_hash
 from headrace.sinks.target import SinkSpec

@@ -10,9 +10,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from headrace.errors import HeadraceError, SourceLocation, UpstreamMissingError, UpstreamSchemaChangedError
-from headrace.model.changes import FEED_COLUMNS
 from headrace.model.declarations import StreamingFlow
-from headrace.model.names import TableName
+from headrace.model.names import FEED_COLUMNS, TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.delta.facts import (

@@ -24,12 +24,13 @@ from headrace.sources.kafka.clusters import (
     KafkaClusters,
     at_servers,
     brokers_of,
+    check_protocol,
+    map_connection,
     normalized,
     other_cluster,
 )
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
 from headrace.sources.kafka.last_records import LastRecordReader, offsets_reused
-from headrace.sources.kafka.mapped import check_protocol, map_connection
 from headrace.sources.kafka.position import COORDINATES, KafkaOffsets, KafkaPart, show_command
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader

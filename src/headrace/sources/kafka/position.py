@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.coordinates import RecordCoordinates
-from headrace.model.ranges import Position
+from headrace.model.ranges import Position, RecordCoordinates
 from headrace.sources.parts import Part
 
 

@@ -13,8 +13,7 @@ from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.sources.bad_records import SCHEMA_NUMBER, VALUE_LIMIT
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
-from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
-from headrace.sources.kafka.mapped import check_protocol, map_connection
+from headrace.sources.kafka.clusters import KafkaClusters, check_protocol, map_connection, other_cluster
 from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY, client_options

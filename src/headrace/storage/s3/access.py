@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from headrace.errors import PackageMissingError, SpecInvalidError, StorageAccessError
-from headrace.model.object_storage import ENDPOINT, S3Reach, S3Settings
+from headrace.model.project import ENDPOINT, S3Reach, S3Settings
 
 if TYPE_CHECKING:
     from botocore.session import Session

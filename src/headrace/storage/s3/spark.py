@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SpecInvalidError
-from headrace.model.object_storage import S3Settings
-from headrace.model.project import ProjectSettings
+from headrace.model.project import ProjectSettings, S3Settings
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.storage_support import CHECKPOINT_FILES, NO_STORAGE, StorageSupport
 from headrace.storage.locate import S3
 from headrace.storage.location import Location
 from headrace.storage.s3 import buckets
 from headrace.storage.s3.access import S3Access
-from headrace.storage.s3.files import S3Files
+from headrace.storage.s3.buckets import S3Files
 
 if TYPE_CHECKING:
     from headrace.storage.s3.access import Credentials

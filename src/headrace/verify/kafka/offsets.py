@@ -15,8 +15,7 @@ import numpy as np
 from headrace.errors import BrokerUnreachableError, HeadraceError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import NO_TIMESTAMP, RecordMark
-from headrace.verify.source_range import Partition
-from headrace.verify.spans import Spans
+from headrace.verify.source_range import Partition, Spans
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
-from headrace.model.coordinates import RecordCoordinates
-from headrace.model.ranges import RecordMark
+from headrace.model.ranges import RecordCoordinates, RecordMark
 from headrace.model.texts import counted, moment_text
 from headrace.verify.checkpoints import CheckpointLog, Lineage
 from headrace.verify.claims import Claims
@@ -14,8 +13,7 @@ from headrace.verify.evidence import Evidence
 from headrace.verify.kafka.offsets import Broker, Brokers, Topic
 from headrace.verify.reader import CannotJudgeError, Context, Extent, Found, SourceReader, SourceRecord
 from headrace.verify.report import Finding, GradeReport
-from headrace.verify.source_range import Partition, SourceRange, named
-from headrace.verify.spans import Spans
+from headrace.verify.source_range import Partition, SourceRange, Spans, named
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

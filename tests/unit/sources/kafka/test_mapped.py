@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import OptionInvalidError, SourceLocation
-from headrace.model.brokers import BrokerMap
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.model.project import ProjectSettings
-from headrace.sources.kafka.mapped import check_protocol, map_connection
+from headrace.model.project import BrokerMap, ProjectSettings
+from headrace.sources.kafka.clusters import check_protocol, map_connection
 from headrace.sources.kafka.read import client_options
 from headrace.sources.kafka.reader import connection_options
 from headrace.storage.layout import Storage
