@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java
 
 _SHIM = """#!/bin/sh
 for argument do

@@ -22,7 +22,7 @@ from bench.results import expect, keep, ratio, rows_of, table
 from headrace.project.template.files import TOPIC, write_template
 from headrace.runtime import aot
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java
 
 _MANY = 100
 _FIRST_TIMES = 3

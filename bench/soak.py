@@ -37,7 +37,7 @@ from bench.processes import HEADRACE, await_, running
 from bench.results import expect, keep, rows_of, table
 from headrace.maintain.condition import small_files
 from headrace.model.maintenance import TablePolicy
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java
 from headrace.storage.locate import locate
 from headrace.storage.table_log import is_table
 from headrace.storage.table_snapshot import load_snapshot

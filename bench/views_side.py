@@ -33,7 +33,7 @@ class SparkPipelines:
 
     def __init__(self, root: Path, facts: Path, queries: Mapping[str, str]) -> None:
         from headrace.runtime.fetch import ensure_jars
-        from headrace.runtime.java import find_java
+        from headrace.runtime.jars import find_java
         from headrace.runtime.jvm import build_java_command
 
         self._folder = root / "sdp"

@@ -15,8 +15,7 @@ from pathlib import Path
 import psutil
 from bench.java import make_java_home
 
-from headrace.runtime.jars import spark_jars_folder
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java, spark_jars_folder
 from headrace.runtime.jvm import MODULE_OPTIONS, class_path
 from headrace.runtime.processes import end, start_bound
 from waiting import until

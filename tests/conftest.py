@@ -30,8 +30,7 @@ from headrace.runtime.defaults import available_cores
 from headrace.runtime.engine.client import stop_engines
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.gateway import release_unused
-from headrace.runtime.jars import locked_jars
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java, locked_jars
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
 from headrace.storage.s3.spark import build_support

@@ -23,7 +23,7 @@ from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import VARIABLE, Point
-from headrace.run.update import RunResult
+from headrace.run.schedule import RunResult
 from headrace.verify.report import Proof
 from waiting import DEADLINE_S, until
 

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.storage.s3 import buckets
+from headrace.storage.s3 import access
 
 KEY, SECRET = "planted-key", "pl4nted/s3+secret"
 REGION = "us-east-1"
@@ -101,7 +101,7 @@ class ObjectServer:
 
 def open_buckets(patch: pytest.MonkeyPatch) -> None:
     """Let this process use S3, as a process that has used no bucket yet."""
-    patch.setattr(buckets, "BUCKETS", buckets.Buckets())
+    patch.setattr(access, "BUCKETS", access.Buckets())
 
 
 def assert_nowhere(secret: str, server: ObjectServer, bucket: str, *folders: Path) -> None:

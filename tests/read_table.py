@@ -15,8 +15,7 @@ from headrace.maintain.holders import find_holders
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.sources.delta.facts import DeltaPosition
-from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
-from headrace.state.offset_log import seed_files
+from headrace.state.checkpoint import CheckpointIdentity, SourceIdentity, seed_files, write_checkpoint
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_snapshot import load_snapshot

@@ -12,8 +12,7 @@ import tempfile
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from headrace.runtime.jars import _ivy_jar, _proxy_options, _settings
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import _ivy_jar, _proxy_options, _settings, find_java
 from headrace.runtime.places import cache_folder
 from headrace.runtime.processes import end, start_bound
 from waiting import until

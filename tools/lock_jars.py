@@ -13,8 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.runtime.jars import Coordinate, spark_jars_folder, start_ivy
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import Coordinate, find_java, spark_jars_folder, start_ivy
 
 SPARK = [
     "io.delta:delta-spark_4.2_2.13:4.4.0",

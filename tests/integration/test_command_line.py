@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from headrace.cli.main import run
-from headrace.run.update import execute
+from headrace.run.schedule import execute
 from headrace.runtime.broker import Broker
 from headrace.runtime.places import is_locked
 
@@ -69,7 +69,7 @@ def test_from_init_to_a_full_refresh(
         held.append(is_locked(broker.directory / "used"))
         return execute(*arguments)
 
-    monkeypatch.setattr("headrace.run.update.execute", note_hold)
+    monkeypatch.setattr("headrace.run.schedule.execute", note_hold)
     default = ["--project", str(pipeline)]
     # The same folder as a URI, with an encoded character.
     project = [*default, "--storage", f"file://{pipeline}/l%61ke"]

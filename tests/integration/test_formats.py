@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from headrace.cli.main import run
 from headrace.errors import HeadraceError
-from headrace.run.update import RunResult
+from headrace.run.schedule import RunResult
 from headrace.sources.decoders import InvalidUtf8, JsonDecoder
 from landing import Site
 

@@ -18,7 +18,7 @@ from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.ranges import SourceRange
-from headrace.plan.bounded import evaluate_ranges
+from headrace.plan.sources import evaluate_ranges
 from headrace.project.pipeline import Pipeline
 from headrace.project.preview import Preview, collect_columns
 from headrace.sources.files import reader

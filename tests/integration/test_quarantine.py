@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.cli.main import run
-from headrace.maintain.vacuum import delete_log, plan_log_cleanup
+from headrace.maintain.condition import delete_log, plan_log_cleanup
 from headrace.model.events import BatchCommitted
 from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline

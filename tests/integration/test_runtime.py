@@ -15,9 +15,9 @@ from pyspark.sql.functions import broadcast, max as max_
 from headrace.errors import ConnectUnsupportedError, SparkStartError
 from headrace.runtime import aot, session
 from headrace.runtime.defaults import build_settings
-from headrace.runtime.engine.choice import belongs_to_session
+from headrace.runtime.engine.record import belongs_to_session
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java
 from headrace.runtime.jvm import build_command, start_jvm
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.sinks.delta.transaction import iterate

@@ -19,8 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from headrace.model.project import S3Settings
-from headrace.storage.s3.access import S3Access
-from headrace.storage.s3.buckets import S3Files
+from headrace.storage.s3.access import S3Access, S3Files
 from headrace.storage.s3.spark import share_credentials
 from object_server import KEY, REGION, SECRET, ObjectServer
 from s3_proxy import S3Proxy

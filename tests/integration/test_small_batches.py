@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import StorageUnreadableError
-from headrace.sinks.delta.arrow_files import SmallBatches, plain_schema
+from headrace.sinks.delta.arrow_files import SmallBatches, merge_files, plain_schema
 from headrace.sinks.delta.compaction import compact_files, write_checkpoint
 from headrace.sinks.delta.data_files import DataFile
-from headrace.sinks.delta.light_compaction import merge_files
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.sinks.delta.transaction import WrittenFiles, start_transaction, write_files
 from headrace.storage.locate import locate

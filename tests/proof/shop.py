@@ -25,8 +25,8 @@ from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import FAIL_VARIABLE
+from headrace.run.schedule import RunResult
 from headrace.run.stop import StopSignal
-from headrace.run.update import RunResult
 from headrace.verify.report import Proof
 from proof.lakes import Lake
 from proof.ledger import ProducerLedger

@@ -12,8 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.model.project import S3Settings
-from headrace.storage.s3.access import S3Access
-from headrace.storage.s3.buckets import S3Files
+from headrace.storage.s3.access import S3Access, S3Files
 from headrace.storage.s3.spark import share_credentials
 from object_server import KEY, REGION, SECRET
 from versitygw import MISSING, find_versitygw, running_versitygw

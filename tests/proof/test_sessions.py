@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.runtime.defaults import build_settings
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java
 from headrace.runtime.jvm import build_command, start_jvm
 from waiting import DEADLINE_S
 

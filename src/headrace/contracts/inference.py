@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 from urllib.parse import unquote
 
-from headrace.contracts.schema_types import build_type, to_ddl
-from headrace.contracts.shapes import Coordinates, Kind, Shape, decode_json
+from headrace.contracts.schema_types import Coordinates, Kind, Shape, build_type, decode_json, to_ddl
 from headrace.errors import FilesNotFoundError
 
 _EXAMPLES = 5

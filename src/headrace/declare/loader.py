@@ -26,9 +26,8 @@ from headrace.declare.sql_functions import find_calls_in
 from headrace.declare.worker_modules import MARK, PipelineModules, Source, ship_imported_modules
 from headrace.errors import NothingDeclaredError, PipelineFileFailedError, SourceLocation
 from headrace.model.declarations import Declarations
-from headrace.model.mappings import PathMap
 from headrace.model.names import separate_names
-from headrace.model.project import ProjectSettings, code_language
+from headrace.model.project import PathMap, ProjectSettings, code_language
 from headrace.model.queries import finding_calls
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import working_in

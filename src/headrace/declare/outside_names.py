@@ -13,8 +13,7 @@ from typing import Literal
 
 from headrace.errors import SourceLocation
 from headrace.model.kafka_settings import EMBEDDED
-from headrace.model.mappings import FOREIGN_PATH
-from headrace.model.project import code_language, split_addresses
+from headrace.model.project import FOREIGN_PATH, code_language, split_addresses
 from headrace.syntax.ipynb import InvalidNotebookError, NotebookCell, cell_file, parse_notebook, python_cells
 
 UNKNOWN = "\0"

@@ -22,9 +22,17 @@ from headrace.declare.spec_model import (
 from headrace.declare.spec_values import Filler, Mapped, Scalar, Sequence, Value
 from headrace.errors import SourceLocation, SpecInvalidError, SpecUnknownKeyError, did_you_mean, nearest
 from headrace.model.kafka_settings import EMBEDDED, FILES, KAFKA_SETTINGS, KafkaConnection
-from headrace.model.mappings import PathMap, TableMap, absolute_target, is_name
 from headrace.model.names import SPARK_CATALOG
-from headrace.model.project import BrokerMap, ClusterSettings, ExecutorLimits, split_addresses
+from headrace.model.project import (
+    BrokerMap,
+    ClusterSettings,
+    ExecutorLimits,
+    PathMap,
+    TableMap,
+    absolute_target,
+    is_name,
+    split_addresses,
+)
 from headrace.runtime.defaults import is_local
 
 _SPARKS_OWN = {

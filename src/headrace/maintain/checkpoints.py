@@ -18,9 +18,17 @@ from headrace.model.ranges import Position
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY
 from headrace.sources.registry import committed_positions, describe_source
-from headrace.state.identity import CheckpointIdentity, find_checkpoints, generations, load_identity
+from headrace.state.checkpoint import (
+    CheckpointIdentity,
+    find_checkpoints,
+    generations,
+    load_identity,
+    load_offsets,
+    load_state,
+    offset_lines,
+    offsets_path,
+)
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import load_offsets, load_state, offset_lines, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.maintain.condition import TableCondition
+from headrace.maintain.condition import PROTECTION, UNNAMED_S, LogPlan, TableCondition, cut_log, delete_log
 from headrace.maintain.dataset_tables import (
     DatasetTable,
     forget_maintenance,
@@ -16,7 +16,6 @@ from headrace.maintain.dataset_tables import (
     record_maintenance,
 )
 from headrace.maintain.holders import Holder
-from headrace.maintain.vacuum import PROTECTION, UNNAMED_S, LogPlan, cut_log, delete_log
 from headrace.model.maintenance import TablePolicy
 from headrace.model.texts import counted, size_text
 from headrace.storage.layout import Storage

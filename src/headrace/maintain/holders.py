@@ -13,9 +13,15 @@ from headrace.errors import HeadraceError, PinInvalidError
 from headrace.maintain.dataset_tables import DatasetTable, Role
 from headrace.model.names import TableName
 from headrace.sources.delta.facts import DeltaPosition
-from headrace.state.identity import find_checkpoints, load_identity, load_query
+from headrace.state.checkpoint import (
+    find_checkpoints,
+    load_identity,
+    load_offsets,
+    load_query,
+    load_state,
+    offsets_path,
+)
 from headrace.state.ledger import Ledger, view_ledgers
-from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.refreshes import newest_refresh

@@ -17,8 +17,10 @@ from headrace.maintain.condition import (
     TableCondition,
     check_vacuum,
     choose_partitions,
+    delete_log,
     examine_table,
     is_compaction_due,
+    plan_log_cleanup,
     vacuum_table,
 )
 from headrace.maintain.dataset_tables import (
@@ -31,7 +33,6 @@ from headrace.maintain.dataset_tables import (
 )
 from headrace.maintain.erasures import awaits_refresh, finish_erasure
 from headrace.maintain.holders import find_holders
-from headrace.maintain.vacuum import delete_log, plan_log_cleanup
 from headrace.model.event_forms import Emitter
 from headrace.model.maintenance import TablePolicy, count_foldable
 from headrace.model.names import TableName

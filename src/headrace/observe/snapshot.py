@@ -26,10 +26,9 @@ from headrace.observe.status import (
 from headrace.observe.versions import CHECKPOINT, RecentCommits, load_tail
 from headrace.sources.registry import kind_of, range_of, read_back
 from headrace.sources.requests import Asking, Lag, Systems
-from headrace.state.identity import find_checkpoints, generations, load_identity
+from headrace.state.checkpoint import find_checkpoints, generations, load_identity, load_state
 from headrace.state.lease import VIEW, Driver, Observer
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 

@@ -27,7 +27,7 @@ from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import as_nullable, read_checksum
 from headrace.sinks.target import keeps_state
-from headrace.state.identity import generations, load_query
+from headrace.state.checkpoint import generations, load_query
 from headrace.storage.location import Location
 from headrace.storage.table_log import mark_newest
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from headrace.errors import ActionInQueryError, SourceLocation, WriteInFileError
 from headrace.model.event_forms import event_columns
-from headrace.model.mappings import MappedTable
 from headrace.model.names import NamesInUse, TableName, names_in_use
 from headrace.model.notes import Note
-from headrace.model.project import ProjectSettings
+from headrace.model.project import MappedTable, ProjectSettings
 from headrace.plan.modes import Loading, Mode, Planning, Running, Sending, SourceHook, TableAccess, TableHook
 from headrace.plan.names import EVENT_LOG, NameRules, quoted, quoted_parts, split_name
 from headrace.runtime.gateway import named_frame, new_frame, quiet

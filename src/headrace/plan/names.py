@@ -9,9 +9,8 @@ from functools import cached_property
 
 from headrace.errors import TableNotFoundError, nearest
 from headrace.model.declarations import Dataset, Declarations, Flow, RefreshFlow, TemporaryView
-from headrace.model.mappings import ENTRY_MISSING, MappedTable
 from headrace.model.names import SPARK_CATALOG, NamesInUse, TableName
-from headrace.model.project import ProjectSettings
+from headrace.model.project import ENTRY_MISSING, MappedTable, ProjectSettings
 from headrace.plan.modes import TableAccess
 from headrace.storage.locate import locate_supported
 from headrace.syntax.locations import pinpoint

@@ -19,7 +19,7 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
-from headrace.plan import table_patches
+from headrace.plan import function_patches
 from headrace.plan.function_patches import accepting_numbers, call_with_texts, patch_functions
 from headrace.plan.intercept import Interception, current_interception, suspended
 from headrace.plan.modes import Bounded
@@ -130,8 +130,8 @@ def _patch_frames() -> None:
 
     for name in _ACTIONS:
         _patch(DataFrame, name, functools.partial(_action, f"{name}()"))
-    _patch(DataFrame, "writeTo", table_patches.write_to)
-    _patch(DataFrame, "mergeInto", table_patches.merge_into)
+    _patch(DataFrame, "writeTo", function_patches.write_to)
+    _patch(DataFrame, "mergeInto", function_patches.merge_into)
     for name in _WRITE_PROPERTIES:
         _patch_property(DataFrame, name, functools.partial(_write, name))
     _patch_property(DataFrame, "rdd", functools.partial(_action, "rdd"))
@@ -148,11 +148,11 @@ def _patch_tables() -> None:
     from pyspark.sql.catalog import Catalog
     from pyspark.sql.readwriter import DataFrameWriter
 
-    _patch(DataFrameWriter, "saveAsTable", table_patches.save_as)
-    _patch(DataFrameWriter, "insertInto", table_patches.insert_into)
-    _patch(Catalog, "tableExists", table_patches.exists)
+    _patch(DataFrameWriter, "saveAsTable", function_patches.save_as)
+    _patch(DataFrameWriter, "insertInto", function_patches.insert_into)
+    _patch(Catalog, "tableExists", function_patches.exists)
     table: Any = DeltaTable
-    table.forName = classmethod(_wrapped(table.forName.__func__, table_patches.table_for_name))
+    table.forName = classmethod(_wrapped(table.forName.__func__, function_patches.table_for_name))
     for name in _TABLE_WRITES:
         _patch(DeltaTable, name, functools.partial(_write, f"DeltaTable.{name}()"))
     for name in _TABLE_ACTIONS:

@@ -28,7 +28,7 @@ from headrace.model.ranges import RecordCoordinates
 from headrace.model.texts import counted, error_texts, html_table
 from headrace.sources.requests import Found
 from headrace.sources.source import Source
-from headrace.state.identity import QueryRecord
+from headrace.state.checkpoint import QueryRecord
 
 if TYPE_CHECKING:
     from headrace.plan.strategies import ViewStrategies

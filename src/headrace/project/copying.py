@@ -16,7 +16,7 @@ from uuid import uuid4
 from headrace.errors import SecondDriverError, StorageCopyFailedError, StorageCopyRefusedError
 from headrace.model.names import TableName
 from headrace.sources.registry import kind_of
-from headrace.state.identity import FILE, find_checkpoints, load_identity
+from headrace.state.checkpoint import FILE, find_checkpoints, load_identity
 from headrace.state.lease import held_leases
 from headrace.storage.guarantee import RECORD, check_guarantee
 from headrace.storage.layout import MARKER, Storage, check_complete, copy_command, load_source

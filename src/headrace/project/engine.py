@@ -26,9 +26,8 @@ from headrace.errors import (
 from headrace.model.declarations import Declarations
 from headrace.model.event_forms import Emitter
 from headrace.model.kafka_settings import NO_ADDRESS, KafkaConnection
-from headrace.model.mappings import ENTRY_MISSING
 from headrace.model.names import is_own_catalog
-from headrace.model.project import ProjectSettings
+from headrace.model.project import ENTRY_MISSING, ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.plan.modes import REAL_SOURCES, SourceOverrides
 from headrace.project.plan_choices import select

@@ -26,7 +26,7 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.sources.kafka.consumer import Span, TopicReader, TopicRecord
 
 if TYPE_CHECKING:
-    from headrace.contracts.shapes import Coordinates
+    from headrace.contracts.schema_types import Coordinates
 
 _STRETCHES = 10  # a sample of a partition is taken from so many places, spread evenly
 

@@ -36,8 +36,8 @@ from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
     from headrace.project.maintenance import MaintenanceResult
+    from headrace.run.schedule import RunResult
     from headrace.run.stop import StopSignal
-    from headrace.run.update import RunResult
 
 NAME = "ingest"  # the name of the folder in the storage
 _CODE = "transformations"

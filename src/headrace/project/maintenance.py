@@ -25,6 +25,7 @@ from headrace.maintain.condition import (
     UNUSED,
     TableCondition,
     check_vacuum,
+    delete_log,
     examine_table,
     is_ordering_due,
     record_ordering,
@@ -39,7 +40,6 @@ from headrace.maintain.dataset_tables import (
 )
 from headrace.maintain.erasures import ErasedRest, find_rest, finish_erasure, is_due
 from headrace.maintain.holders import find_holders
-from headrace.maintain.vacuum import delete_log
 from headrace.model.maintenance import SAFE_RETENTION_S
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings

@@ -20,7 +20,7 @@ from headrace.plan.properties import PIPELINE
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import unregister_table
-from headrace.state.identity import generations, load_identity
+from headrace.state.checkpoint import generations, load_identity
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
 from headrace.storage.table_log import LOG, is_table, load_commit, newest_version

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from headrace.project.quarantine import Quarantine
     from headrace.project.refresh import RefreshPlan
     from headrace.project.resetting import ResetPlan, Resetter
+    from headrace.run.schedule import RunResult
     from headrace.run.stop import StopSignal
-    from headrace.run.update import RunResult
     from headrace.verify.report import Proof
 
 

@@ -12,10 +12,9 @@ from headrace.model.declarations import Flow, is_once, snapshots_of
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.plan import evaluate
-from headrace.plan.bounded import Treat, evaluate_ranges, evaluate_records
 from headrace.plan.modes import REAL_SOURCES, AsRecords, Running, SourceOverrides
 from headrace.plan.snapshots import SnapshotReader, make_reader, marker_stream
-from headrace.plan.sources import once_stream
+from headrace.plan.sources import Treat, evaluate_ranges, evaluate_records, once_stream
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.bad_records import BadRecords

@@ -26,8 +26,8 @@ from headrace.runtime.defaults import is_local
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings, UpdateLog
+    from headrace.run.schedule import RunResult
     from headrace.run.stop import StopSignal
-    from headrace.run.update import RunResult
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Update:
         """Bring the tables up to date; `Pipeline.run` has the details. `continuous`: whether to run until
         `stop` is set."""
         from headrace.project.noop_check import find_up_to_date
-        from headrace.run.update import report_up_to_date
+        from headrace.run.schedule import report_up_to_date
 
         began = time.monotonic()
         settings = self.settings
@@ -115,7 +115,7 @@ class Update:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
         from headrace.project.noop_check import require_spark
-        from headrace.run.update import execute
+        from headrace.run.schedule import execute
         from headrace.storage.guarantee import check_guarantee
 
         check_guarantee(self.settings.storage.root)

@@ -12,15 +12,14 @@ from headrace.contracts.expectations import with_checks
 from headrace.errors import CheckpointBehindTableError, QueryFailedError, SinkRowRefusedError, text_of
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
+from headrace.run.bad_records import HeaderCheck
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading, violated_condition
-from headrace.run.headers import HeaderCheck
 from headrace.run.limits import limit_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.queue import BatchQueue
-from headrace.run.reporting import BatchReporter
+from headrace.run.reporting import BatchReporter, BatchSteps, StepClock
 from headrace.run.split import BatchSplit, shown_row
-from headrace.run.steps import BatchSteps, StepClock
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.runtime.gateway import quiet, release_unused
 from headrace.runtime.lazy_pyspark import DataFrame

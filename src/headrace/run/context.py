@@ -13,8 +13,8 @@ from headrace.model.event_forms import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
-from headrace.plan.bounded import Treat
 from headrace.plan.snapshots import SnapshotReader
+from headrace.plan.sources import Treat
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.checks import DatasetChecks
 from headrace.run.failures import Failures

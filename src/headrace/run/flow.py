@@ -32,9 +32,9 @@ from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.target import keeps_state
 from headrace.sources.registry import kind_of
+from headrace.state.checkpoint import load_offsets
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import load_offsets
 from headrace.storage.s3.spark import check_session
 
 if TYPE_CHECKING:

@@ -25,21 +25,22 @@ from headrace.sinks.delta.table import CLEARING
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout, TargetState, keeps_state
 from headrace.sources.registry import join_marks, kind_for, kind_of
 from headrace.sources.requests import Seed, Seeding
-from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, RenameFlow, SourceFacts
-from headrace.state.identity import (
+from headrace.state.checkpoint import (
     QUERY,
+    SHUFFLE_PARTITIONS,
     CheckpointIdentity,
     QueryRecord,
     copy_checkpoints,
     discard_checkpoints,
     generations,
     load_identity,
+    seed_files,
     tidy_renamed,
     write_checkpoint,
 )
+from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, RenameFlow, SourceFacts
 from headrace.state.lease import Heart
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
 from headrace.state.opening import decide
 from headrace.storage.location import Location
 

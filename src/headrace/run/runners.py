@@ -15,23 +15,21 @@ from headrace.model.table_events import ForeignCommitSeen
 from headrace.plan.properties import kept_plain_for
 from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
-from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReaderCounts
+from headrace.run.bad_records import BadRecordSearch, DriftCheck, HeaderCheck, ReaderCounts
 from headrace.run.batch import BatchFunction, BatchRanges, QueryState, RecordFeed
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner, OpeningGate
-from headrace.run.headers import HeaderCheck
 from headrace.run.increments import ViewIncrements
 from headrace.run.limits import BatchLimits, most_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.new_columns import ColumnTrial
 from headrace.run.opening import FlowOpener, OpenedFlow
 from headrace.run.readiness import inputs_of
-from headrace.run.reporting import BatchReporter, FlowReports, LagGauge, Progress
+from headrace.run.reporting import BatchReporter, BatchSteps, FlowReports, JvmWork, LagGauge, Progress
 from headrace.run.snapshots import OnceFeed, SnapshotFeed
 from headrace.run.split import BatchSplit, RefreshSplit
-from headrace.run.steps import BatchSteps, JvmWork
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target, sink_store, target_reader
@@ -41,8 +39,8 @@ from headrace.sinks.delta.table import read_state
 from headrace.sinks.target import keeps_state
 from headrace.sources.kind import FlowRun
 from headrace.sources.registry import kind_of, load_next_positions
+from headrace.state.checkpoint import is_seeded
 from headrace.state.lease import Lease
-from headrace.state.offset_log import is_seeded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,11 +24,17 @@ from headrace.sources.registry import (
     read_back,
 )
 from headrace.sources.requests import Past, Systems
+from headrace.state.checkpoint import (
+    check_readable,
+    generations,
+    is_seeded,
+    load_identity,
+    load_query,
+    load_state,
+)
 from headrace.state.facts import FENCED, CheckpointFacts, FlowFacts, SourceFacts, TableFacts
 from headrace.state.history import History, load_history
-from headrace.state.identity import generations, load_identity, load_query
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import check_readable, is_seeded, load_state
 from headrace.state.opening import rebuild_remedy, repair_command, resume_remedy
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table

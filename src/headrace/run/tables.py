@@ -44,8 +44,7 @@ from headrace.sinks.delta.table import (
     register_table,
 )
 from headrace.sinks.target import SinkStore
-from headrace.state.identity import generations, load_identity
-from headrace.state.offset_log import load_state
+from headrace.state.checkpoint import generations, load_identity, load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table

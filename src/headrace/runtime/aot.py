@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace.runtime.java import Java
+from headrace.runtime.jars import Java
 from headrace.runtime.jvm import class_path, collector_options
 from headrace.runtime.places import cache_folder
 from headrace.runtime.processes import start_detached

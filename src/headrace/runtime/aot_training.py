@@ -21,8 +21,7 @@ import psutil
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.jars import JarCache, locked_jars
-from headrace.runtime.java import Java, find_java
+from headrace.runtime.jars import JarCache, Java, find_java, locked_jars
 from headrace.runtime.jvm import build_java_command, choose_heap
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.runtime.session import RunningSpark, SparkRequest, start_spark

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from headrace.errors import BrokerStartError
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.jars import spark_jars_folder
-from headrace.runtime.java import find_java, locale_variables
+from headrace.runtime.jars import find_java, locale_variables, spark_jars_folder
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import replace_file
 

@@ -16,11 +16,9 @@ from headrace.errors import STORE_FAILURES, HeadraceError
 from headrace.model.project import BrokerChoice, ProjectSettings
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
-from headrace.runtime.engine.choice import VARIABLE, is_engine_on
 from headrace.runtime.engine.client import find_engines
-from headrace.runtime.engine.record import load_records
-from headrace.runtime.jars import JarCache, locked_jars
-from headrace.runtime.java import find_bundle, find_java
+from headrace.runtime.engine.record import VARIABLE, is_engine_on, load_records
+from headrace.runtime.jars import JarCache, find_bundle, find_java, locked_jars
 from headrace.runtime.jvm import choose_heap
 from headrace.runtime.kafka_client import ClientErrors, connection_errors
 from headrace.runtime.places import BROKER_VARIABLE, CACHE_VARIABLE, OTHER_BROKER, broker_folder, cache_folder

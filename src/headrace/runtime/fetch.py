@@ -16,11 +16,11 @@ from headrace.runtime.jars import (
     Jar,
     JarCache,
     JarSet,
+    find_java,
     locked_jars,
     read_failure,
     start_ivy,
 )
-from headrace.runtime.java import find_java
 
 _PARALLEL = 4  # Ivy sends one request at a time, and mostly waits for small answers
 _ATTEMPTS = 2  # A second attempt, for connections that break; jars that have arrived are not requested again

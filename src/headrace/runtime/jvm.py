@@ -17,8 +17,7 @@ import psutil
 
 from headrace.errors import SparkStartError
 from headrace.runtime.defaults import available_cores
-from headrace.runtime.jars import spark_jars_folder
-from headrace.runtime.java import Java
+from headrace.runtime.jars import Java, spark_jars_folder
 from headrace.runtime.processes import end, start_bound
 
 LOCAL_JAR = Path(__file__).with_name("headrace-local.jar")

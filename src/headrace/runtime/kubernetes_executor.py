@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java
 from headrace.runtime.jvm import class_path
 
 _BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"

@@ -26,8 +26,7 @@ from headrace.runtime.gateway import (
     py4j_quiet,
     worker_environment,
 )
-from headrace.runtime.jars import locked_jars
-from headrace.runtime.java import find_java, locale_variables
+from headrace.runtime.jars import find_java, locale_variables, locked_jars
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lines, start_jvm, tail
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import Scratch, logs_folder
@@ -131,8 +130,8 @@ def _open(asked: SparkRequest, shared: bool) -> RunningSpark:
 
 def _attach(asked: SparkRequest) -> RunningSpark | None:
     """Returns a session in an engine; None if the command needs a JVM of its own, or there is no engine."""
-    from headrace.runtime.engine.choice import choose_engine
     from headrace.runtime.engine.client import NoEngineError, attach, open_session
+    from headrace.runtime.engine.record import choose_engine
 
     try:
         choice = choose_engine(asked.conf, asked.master, asked.memory, asked.redactor, asked.storage)

@@ -27,8 +27,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
 from headrace.runtime.defaults import build_settings, is_local
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.jars import locked_jars
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java, locked_jars
 from headrace.runtime.jvm import build_java_command, choose_heap
 from headrace.runtime.places import cache_folder, logs_folder
 from headrace.runtime.storage_support import NO_STORAGE, StorageSupport

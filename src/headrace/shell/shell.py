@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from headrace.model.event_forms import Emitter
     from headrace.observe.log import LogSettings
     from headrace.observe.status import FlowStatus
+    from headrace.run.schedule import RunResult
     from headrace.run.stop import StopSignal
-    from headrace.run.update import RunResult
 
 
 _DECLARED = ("STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED", "FLOW", "PRIVATE")

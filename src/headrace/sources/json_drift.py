@@ -8,8 +8,7 @@ from functools import partial
 
 from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
 from headrace.runtime.lazy_pyspark import Column, DataType, F, StructField, StructType, T
-from headrace.sources.decimals import DecimalReader
-from headrace.sources.decoders import DRIFTED, UNPARSEABLE, JsonDecoder
+from headrace.sources.decoders import DRIFTED, UNPARSEABLE, DecimalReader, JsonDecoder
 
 _WRONG = "_headrace_wrong"
 _UNKNOWN = "unknown"

@@ -14,8 +14,7 @@ from headrace.model.ranges import Position, RecordCoordinates, SourceRange, mark
 from headrace.sources.kind import FlowRun, Guard, SourceKind
 from headrace.sources.requests import StreamRead
 from headrace.sources.source import Source
-from headrace.state.identity import CheckpointIdentity, SourceIdentity, corrupt
-from headrace.state.offset_log import load_offsets, offsets_path
+from headrace.state.checkpoint import CheckpointIdentity, SourceIdentity, corrupt, load_offsets, offsets_path
 from headrace.storage.location import Location
 
 KINDS: tuple[SourceKind, ...] = tuple(

@@ -21,8 +21,8 @@ from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
 from headrace.sources.limits import Meter
 from headrace.sources.requests import Found, Past, Server, SourceRead, Systems
+from headrace.state.checkpoint import SourceIdentity
 from headrace.state.facts import SourceFacts
-from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:

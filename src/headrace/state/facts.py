@@ -11,8 +11,8 @@ from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart
+from headrace.state.checkpoint import CheckpointIdentity, SourceIdentity
 from headrace.state.history import History, PastRead
-from headrace.state.identity import CheckpointIdentity, SourceIdentity
 
 FENCED = 2**63 - 1
 """The highest batch number: a transaction with it fences a checkpoint, because no batch can follow."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.ranges import marks_of
-from headrace.state.identity import SourceIdentity
+from headrace.state.checkpoint import SourceIdentity
 from headrace.state.ledger import Ledger, TargetCommits, last_version
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from headrace.model.counts import sum_counts
 from headrace.model.names import TableName
 from headrace.model.ranges import RANGE_KEYS, marks_of
-from headrace.state.identity import corrupt, reading
+from headrace.state.checkpoint import corrupt, reading
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 

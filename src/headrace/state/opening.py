@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace import errors
 from headrace.errors import HeadraceError
 from headrace.model.ranges import Position
+from headrace.state.checkpoint import CheckpointIdentity, SourceIdentity
 from headrace.state.facts import (
     FENCED,
     CheckpointFacts,
@@ -19,7 +20,6 @@ from headrace.state.facts import (
     RenameFlow,
     TableFacts,
 )
-from headrace.state.identity import CheckpointIdentity, SourceIdentity
 from headrace.state.starting_positions import check_positions, open_after, open_next
 from headrace.syntax.locations import argument_location
 

@@ -16,7 +16,7 @@ from headrace.storage.local import LocalFiles
 from headrace.storage.location import Files, Location
 
 if TYPE_CHECKING:
-    from headrace.storage.s3.buckets import Buckets
+    from headrace.storage.s3.access import Buckets
 
 S3 = "s3"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -93,7 +93,7 @@ def reach_s3(bucket: str) -> S3Reach:
 
 
 def _buckets() -> Buckets:
-    from headrace.storage.s3.buckets import BUCKETS
+    from headrace.storage.s3.access import BUCKETS
 
     while _LEARNERS:
         BUCKETS.use(S3Settings(), None, _LEARNERS.pop())

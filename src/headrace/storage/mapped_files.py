@@ -16,8 +16,7 @@ from typing import Any
 
 from headrace.errors import PathUnmappedError, SourceLocation
 from headrace.model.folders import FileFolder
-from headrace.model.mappings import ENTRY_MISSING, FOREIGN_PATH, PathMap
-from headrace.model.project import ProjectSettings
+from headrace.model.project import ENTRY_MISSING, FOREIGN_PATH, PathMap, ProjectSettings
 from headrace.storage.locate import locate
 
 _WITH_ONE_PATH = (

@@ -29,7 +29,7 @@ from headrace.testing.rows import Batches, Given, checked_sources
 
 if TYPE_CHECKING:
     from headrace.plan.stages import Plan
-    from headrace.run.update import RunResult
+    from headrace.run.schedule import RunResult
     from headrace.verify.report import Proof
 
 

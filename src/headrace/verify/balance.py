@@ -8,8 +8,7 @@ from statistics import median
 
 from headrace.model.texts import counted
 from headrace.verify.commits import CommitClaims, Other, Role, declares_erasure, is_erasure
-from headrace.verify.data_files import FileFacts
-from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
+from headrace.verify.delta_log import Commit, DataFile, FileFacts, FileKey, TableLog
 from headrace.verify.equations import RowCounts
 
 _COPIED_MS = 10_000

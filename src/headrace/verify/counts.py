@@ -10,8 +10,7 @@ from headrace.model.texts import counted
 from headrace.verify.balance import Baseline, RowBalance, RowDelta
 from headrace.verify.checkpoints import Lineage
 from headrace.verify.commits import Batches, CommitClaims, Refresh
-from headrace.verify.data_files import FileFacts, contradictions
-from headrace.verify.delta_log import TableLog
+from headrace.verify.delta_log import FileFacts, TableLog, contradictions
 from headrace.verify.equations import RowCounts
 from headrace.verify.increments import judge_increments
 from headrace.verify.report import Finding, GradeReport, Judgement, ViewProof

@@ -11,8 +11,15 @@ from headrace.model.names import TableName
 from headrace.verify import commits
 from headrace.verify.balance import Baseline, RowBalance, build_balance, files_to_inspect
 from headrace.verify.checkpoints import CheckpointLog, Lineage, build_lineages, load_checkpoints
-from headrace.verify.data_files import FileFacts, load_facts
-from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
+from headrace.verify.delta_log import (
+    FileFacts,
+    LogDamagedError,
+    TableLog,
+    list_versions,
+    load_commit,
+    load_facts,
+    load_table_log,
+)
 from headrace.verify.quarantine import Quarantine, load_quarantine
 from headrace.verify.source_range import Kinds
 from headrace.verify.stored import Storage, StoredPath

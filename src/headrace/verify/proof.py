@@ -23,8 +23,7 @@ from headrace.verify.counts import (
     judge_table,
     judge_view,
 )
-from headrace.verify.data_files import DECODED_BYTES
-from headrace.verify.delta_log import LogDamagedError, TableLog, has_log, load_table_log
+from headrace.verify.delta_log import DECODED_BYTES, LogDamagedError, TableLog, has_log, load_table_log
 from headrace.verify.equations import RowCounts
 from headrace.verify.evidence import Evidence, in_reading_order, list_tables, load_evidence
 from headrace.verify.expected import (

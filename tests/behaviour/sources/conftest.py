@@ -22,9 +22,9 @@ from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
-from headrace.plan.bounded import evaluate_ranges
+from headrace.plan.sources import evaluate_ranges
 from headrace.project.pipeline import Pipeline
-from headrace.run.update import RunResult
+from headrace.run.schedule import RunResult
 from headrace.runtime.broker import Broker, admin_client
 from headrace.sources.registry import range_of
 from headrace.storage.locate import locate

@@ -20,8 +20,8 @@ from headrace.errors import DriverLostError, RefusedError
 from headrace.model.events import UpdateFinished, UpdateStarted
 from headrace.model.project import ProjectSettings
 from headrace.run.reporting import FlowResult
+from headrace.run.schedule import RunResult
 from headrace.run.stop import StopSignal
-from headrace.run.update import RunResult
 from headrace.storage.layout import Storage
 
 

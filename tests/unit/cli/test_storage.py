@@ -19,7 +19,7 @@ from headrace.errors import (
 from headrace.model.names import TableName
 from headrace.project import copying
 from headrace.project.copying import copy_storage
-from headrace.state.identity import CheckpointIdentity, SourceIdentity, load_identity, write_checkpoint
+from headrace.state.checkpoint import CheckpointIdentity, SourceIdentity, load_identity, write_checkpoint
 from headrace.state.lease import Heart
 from headrace.storage.guarantee import RECORD
 from headrace.storage.layout import MARKER, Storage, check_complete

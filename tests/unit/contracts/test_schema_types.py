@@ -10,6 +10,7 @@ import pytest
 
 from headrace.contracts.inference import Inference, find_conflicts, find_empty
 from headrace.contracts.schema_types import (
+    Shape,
     build_type,
     columns_ddl,
     find_changes,
@@ -19,7 +20,6 @@ from headrace.contracts.schema_types import (
     widen,
     write_schema_file,
 )
-from headrace.contracts.shapes import Shape
 from headrace.errors import SchemaInvalidError
 
 

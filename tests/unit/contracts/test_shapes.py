@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from headrace.contracts import shapes
-from headrace.contracts.schema_types import build_type, find_changes, widen
-from headrace.contracts.shapes import Shape, classify, merge
+from headrace.contracts import schema_types
+from headrace.contracts.schema_types import Shape, build_type, classify, find_changes, merge, widen
 
 _NAMES = st.sampled_from(["id", "name", "at", "lines", "price", "note"])
 _TEXTS = st.sampled_from(["", "a", "12.50", "2026-11-20", "2026-11-20T08:14:00Z", "2026-02-30"])
@@ -74,7 +73,7 @@ def test_merging_loses_no_field(left: list[Any], right: list[Any]) -> None:
 @given(RECORDS, RECORDS, st.randoms(use_true_random=False))
 def test_objects_with_many_names_become_maps_in_any_order(left: Any, right: Any, random: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shapes, "MAX_FIELDS", 2)
+        patch.setattr(schema_types, "MAX_FIELDS", 2)
         shuffled = left + right
         random.shuffle(shuffled)
         merged = merge(shape_of(left), shape_of(right, 100))
@@ -122,4 +121,4 @@ def test_deep_nesting_ends_in_text() -> None:
     kind, depth = build_type(shape_of([value])), 0
     while kind != "string":
         kind, depth = kind["fields"][0]["type"], depth + 1
-    assert depth == shapes.MAX_DEPTH
+    assert depth == schema_types.MAX_DEPTH

@@ -18,7 +18,7 @@ from headrace.declare.loader import load_declarations
 from headrace.declare.spec import load_project
 from headrace.errors import PathUnmappedError, PipelineFileFailedError
 from headrace.model.declarations import Declarations, StreamingTable
-from headrace.model.mappings import PathMap
+from headrace.model.project import PathMap
 from headrace.storage.mapped_files import mapping_files
 
 Load = Callable[..., Declarations]

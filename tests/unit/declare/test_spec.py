@@ -379,6 +379,6 @@ def test_an_entry_that_could_never_apply_is_an_error(write: Write, entry: str, k
 def test_a_spec_without_a_bucket_does_not_import_the_client_of_s3(write: Write) -> None:
     code = (
         "import sys; from pathlib import Path; from headrace.declare.spec import load_project\n"
-        "load_project(Path(sys.argv[1])); assert 'headrace.storage.s3.buckets' not in sys.modules"
+        "load_project(Path(sys.argv[1])); assert 'headrace.storage.s3.access' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(write({}, "name: shop\n"))], check=True)

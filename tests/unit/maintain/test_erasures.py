@@ -16,14 +16,13 @@ from deltalake import DeltaTable
 from stores import At, on_disk
 
 from decoded import files_with
-from headrace.maintain.condition import TableCondition
+from headrace.maintain.condition import TableCondition, delete_stored
 from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, finish_erasure, load_erasure, record_erasure
 from headrace.maintain.holders import Pin, add_pin, find_holders, remove_pins
-from headrace.maintain.vacuum import delete_stored
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
-from headrace.state.identity import QUERY, QueryRecord
+from headrace.state.checkpoint import QUERY, QueryRecord
 from headrace.storage.location import Location
 from headrace.storage.table_log import (
     CLOSES,

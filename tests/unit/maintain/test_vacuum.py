@@ -13,9 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from stores import At, on_disk
 
 from headrace.errors import PinInvalidError
-from headrace.maintain.condition import choose_partitions
+from headrace.maintain.condition import choose_partitions, delete_log, delete_stored
 from headrace.maintain.holders import UNKNOWN, Pin, add_pin, find_holders, lag_seconds, load_pins, remove_pins
-from headrace.maintain.vacuum import delete_log, delete_stored
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.storage.table_snapshot import load_snapshot

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.model.mappings import PathMap, TableMap
+from headrace.model.project import PathMap, TableMap
 
 PATHS = PathMap(
     {"dbfs:/": "/data", "dbfs:/raw": "/raw", "/mnt": "/mnt/shop/files", "abfss:": "/azure", "s3a://b": "/s3"}

@@ -12,8 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from headrace.errors import FeatureUnsupportedError, PathUnmappedError, QueryFailedError, SourceLocation
-from headrace.model.mappings import PathMap
-from headrace.model.project import ProjectSettings
+from headrace.model.project import PathMap, ProjectSettings
 from headrace.plan.evaluate import _failed, run_code
 from headrace.plan.intercept import Interception
 from headrace.plan.modes import Planning

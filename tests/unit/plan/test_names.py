@@ -9,9 +9,8 @@ import pytest
 
 from headrace.errors import SourceLocation
 from headrace.model.declarations import TemporaryView
-from headrace.model.mappings import TableMap
 from headrace.model.names import NamesInUse, TableName
-from headrace.model.project import ProjectSettings
+from headrace.model.project import ProjectSettings, TableMap
 from headrace.model.queries import PythonQuery
 from headrace.plan.names import NameRules, find_dataset, quoted, split_name
 from headrace.storage.layout import Storage

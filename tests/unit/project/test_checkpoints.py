@@ -10,7 +10,7 @@ from crashes import EACH_STEP, crash_before_each_write
 from headrace.maintain.checkpoints import FlowCheckpoint, find_problems
 from headrace.model.names import TableName
 from headrace.project.checkpoints import CheckpointReport, repair_files
-from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
+from headrace.state.checkpoint import CheckpointIdentity, SourceIdentity, write_checkpoint
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 

@@ -11,7 +11,7 @@ from stores import At, on_disk
 from headrace.errors import DemoDriverError
 from headrace.model.names import TableName
 from headrace.project.demo.driver import Crash, Driver, await_batch, look_at_crash
-from headrace.state.identity import CheckpointIdentity, load_identity, write_checkpoint
+from headrace.state.checkpoint import CheckpointIdentity, load_identity, write_checkpoint
 from headrace.storage.layout import Storage
 from waiting import until
 

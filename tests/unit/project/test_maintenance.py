@@ -24,7 +24,7 @@ from headrace.project.engine import Engine
 from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult, TableMaintenance
 from headrace.project.pipeline import Pipeline
 from headrace.sinks.delta.compaction import Compaction
-from headrace.state.identity import CheckpointIdentity, write_checkpoint
+from headrace.state.checkpoint import CheckpointIdentity, write_checkpoint
 from headrace.state.lease import VIEW, Heart
 from headrace.storage.location import Location
 

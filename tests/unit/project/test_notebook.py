@@ -15,7 +15,7 @@ from headrace.model.texts import html_table
 from headrace.observe.read import Rows
 from headrace.project.pipeline import Pipeline
 from headrace.run.reporting import FlowResult
-from headrace.run.update import RunResult
+from headrace.run.schedule import RunResult
 from headrace.run.views import ViewResult
 from headrace.storage.locate import locate
 

@@ -23,7 +23,7 @@ from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
 from headrace.project.maintenance import MaintenanceOptions, TableMaintenance
 from headrace.project.orphans import find_orphaned, load_orphaned, remove_orphaned
-from headrace.state.identity import CheckpointIdentity, write_checkpoint
+from headrace.state.checkpoint import CheckpointIdentity, write_checkpoint
 from headrace.storage.location import Location
 
 ORDERS, OLD = TableName("default", "orders"), TableName("default", "old")

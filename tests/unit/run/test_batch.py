@@ -15,7 +15,7 @@ from headrace.model.counts import BatchCounts
 from headrace.model.declarations import ExpectationCount
 from headrace.model.ranges import SourceRange
 from headrace.run.batch import BatchFunction, QueryState, check_gate
-from headrace.run.steps import BatchSteps
+from headrace.run.reporting import BatchSteps
 from headrace.run.stop import StopRequested, StopSignal
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
 

@@ -15,8 +15,8 @@ from headrace.model.remedies import Remedies
 from headrace.run import opening as opening_module
 from headrace.run.opening import FlowOpener, FlowStart
 from headrace.sinks.target import OpenedGeneration
+from headrace.state.checkpoint import CheckpointIdentity, load_identity, write_checkpoint
 from headrace.state.facts import Open
-from headrace.state.identity import CheckpointIdentity, load_identity, write_checkpoint
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 

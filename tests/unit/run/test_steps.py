@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.run.steps import BatchSteps
+from headrace.run.reporting import BatchSteps
 
 
 def progress(batch: int, durations: str) -> Any:

@@ -16,7 +16,7 @@ from headrace.model.queries import PythonQuery
 from headrace.plan.stages import OpenTableStage, PlannedFlow
 from headrace.run.tables import TableOpening, check_table
 from headrace.sinks.delta.table import TableState
-from headrace.state.identity import CheckpointIdentity, write_checkpoint
+from headrace.state.checkpoint import CheckpointIdentity, write_checkpoint
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 

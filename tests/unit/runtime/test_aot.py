@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.runtime import aot
-from headrace.runtime.java import Java
+from headrace.runtime.jars import Java
 
 pytestmark = pytest.mark.usefixtures("cores")
 

@@ -20,9 +20,15 @@ import pytest
 from headrace.model.secrets import Redactor
 from headrace.runtime import session
 from headrace.runtime.engine import client, server
-from headrace.runtime.engine.choice import EngineChoice, choose_engine
 from headrace.runtime.engine.client import NoEngineError, find_engines, stop_engines
-from headrace.runtime.engine.record import EngineRecord, Wire, load_record, record_path
+from headrace.runtime.engine.record import (
+    EngineChoice,
+    EngineRecord,
+    Wire,
+    choose_engine,
+    load_record,
+    record_path,
+)
 from headrace.runtime.engine.server import is_over_when_idle
 from headrace.runtime.session import RunningSpark
 from waiting import until

@@ -12,8 +12,7 @@ import pytest
 from headrace.errors import JarCorruptError, JarDownloadError
 from headrace.runtime import fetch, jars
 from headrace.runtime.fetch import FetchProgress, ensure_jars
-from headrace.runtime.jars import Coordinate, Jar, JarCache
-from headrace.runtime.java import Java
+from headrace.runtime.jars import Coordinate, Jar, JarCache, Java
 
 Asked = list[str]
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
 from headrace.errors import JavaUnsuitableError
-from headrace.runtime import java
-from headrace.runtime.java import build_trust_store, find_bundle, find_java, trust_store_options
+from headrace.runtime import jars
+from headrace.runtime.jars import build_trust_store, find_bundle, find_java, trust_store_options
 
 
 def make_java(home: Path, version: str) -> Path:
@@ -64,7 +64,7 @@ def test_a_java_home_without_java_is_passed_over_and_said(
 def test_no_suitable_java_at_all_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = make_java(tmp_path / "jdk", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    monkeypatch.setattr(java, "_wheel_home", lambda: (None, "the wheel is not installed"))
+    monkeypatch.setattr(jars, "_wheel_home", lambda: (None, "the wheel is not installed"))
     with pytest.raises(JavaUnsuitableError) as caught:
         find_java()
     assert caught.value.params == {"java_home": str(home), "minimum": 17}

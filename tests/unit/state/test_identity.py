@@ -17,7 +17,7 @@ from headrace.errors import (
     StorageUnwritableError,
 )
 from headrace.model.names import TableName
-from headrace.state.identity import (
+from headrace.state.checkpoint import (
     FILE,
     CheckpointIdentity,
     SourceIdentity,

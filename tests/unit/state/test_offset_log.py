@@ -11,9 +11,9 @@ from headrace.errors import CheckpointCorruptError
 from headrace.sources.delta.facts import DeltaPosition
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.registry import load_next_positions, load_ranges
-from headrace.state.identity import SourceIdentity
-from headrace.state.offset_log import (
+from headrace.state.checkpoint import (
     LogState,
+    SourceIdentity,
     check_readable,
     is_seeded,
     load_offsets,

@@ -16,6 +16,7 @@ from headrace.sources.kafka.last_records import LastRecord, ReusedOffset
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.other.source import OtherFacts
 from headrace.sources.registry import describe_source
+from headrace.state.checkpoint import CheckpointIdentity, SourceIdentity
 from headrace.state.facts import (
     FENCED,
     CheckpointFacts,
@@ -28,7 +29,6 @@ from headrace.state.facts import (
     TableFacts,
 )
 from headrace.state.history import History
-from headrace.state.identity import CheckpointIdentity, SourceIdentity
 from headrace.state.opening import decide
 
 OURS, OLDER = "headrace-ours", "headrace-older"

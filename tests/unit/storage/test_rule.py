@@ -37,7 +37,7 @@ THIS_MACHINE = {
     "run/context.py": "logs",
     "run/failpoints.py": "markers of tests",
     "run/failures.py": "logs",
-    "run/update.py": "logs",
+    "run/schedule.py": "logs",
     "sources/delta/source.py": "the pipeline's files",
     "sources/files/bad_files.py": "files that are read",
     "sources/files/source.py": "files that are read",

@@ -13,13 +13,12 @@ import pytest
 from headrace.errors import SpecInvalidError
 from headrace.model.project import S3Settings
 from headrace.model.secrets import Redactor
-from headrace.runtime.engine.choice import choose_engine
+from headrace.runtime.engine.record import choose_engine
 from headrace.runtime.storage_support import NO_STORAGE
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.s3 import spark
-from headrace.storage.s3.access import Credentials, S3Access
-from headrace.storage.s3.buckets import S3Files
+from headrace.storage.s3.access import Credentials, S3Access, S3Files
 from headrace.storage.s3.spark import (
     ANY_BUCKET,
     build_support,

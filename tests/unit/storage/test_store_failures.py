@@ -15,11 +15,18 @@ from headrace.maintain.dataset_tables import load_maintenance, record_maintenanc
 from headrace.model.names import TableName
 from headrace.sources.files import lists
 from headrace.sources.kafka import kind
-from headrace.state.identity import CheckpointIdentity, SourceIdentity, load_query, write_checkpoint
+from headrace.state.checkpoint import (
+    CheckpointIdentity,
+    SourceIdentity,
+    check_readable,
+    is_seeded,
+    load_offsets,
+    load_query,
+    write_checkpoint,
+)
 from headrace.state.kept_schemas import SchemaKey, load_schema
 from headrace.state.lease import Heart, Lease, find_driver
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import check_readable, is_seeded, load_offsets
 from headrace.storage import objects
 from headrace.storage.guarantee import check_guarantee
 from headrace.storage.layout import Storage

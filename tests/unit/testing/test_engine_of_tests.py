@@ -10,7 +10,7 @@ import pytest
 from headrace.declare.spec import load_project
 from headrace.project.engine import Engine
 from headrace.runtime import session
-from headrace.runtime.engine.choice import choose_engine
+from headrace.runtime.engine.record import choose_engine
 from headrace.testing import pipeline_run
 
 SPEC = """

@@ -12,7 +12,7 @@ import pytest
 from lake import HandFlow, Lake, LakeTable, edit, replace_file, rows
 from rejected_rows import rejected, write_rejected
 
-from headrace.verify import data_files
+from headrace.verify import delta_log
 from headrace.verify.report import conclusion
 from headrace.verify.stored import StoredPath
 
@@ -185,7 +185,7 @@ class TestFiles:
             content = pq.read_table(path)
             pq.write_table(content.append_column("note", as_string([b"\xff"] * content.num_rows)), path)
             os.utime(path, (path.stat().st_mtime, add["modificationTime"] / 1000))
-        monkeypatch.setattr(data_files, "DECODED_BYTES", adds[0]["size"] * 2)
+        monkeypatch.setattr(delta_log, "DECODED_BYTES", adds[0]["size"] * 2)
         dataset = verify.dataset()
         found = [one.place["path"] for one in dataset.findings if one.code == "FILE_NOT_UTF8"]
         assert found == [add["path"] for add in adds[1:]]
@@ -195,7 +195,7 @@ class TestFiles:
     def test_at_least_the_newest_is_decoded(
         self, table: LakeTable, flow: HandFlow, verify: Verify, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(data_files, "DECODED_BYTES", 1)
+        monkeypatch.setattr(delta_log, "DECODED_BYTES", 1)
         flow.append({0: (0, 3)})
         assert verify.dataset().undecoded == 0
         flow.append({0: (3, 6)})

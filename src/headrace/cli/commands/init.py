@@ -102,7 +102,7 @@ def demo(
     from headrace.project.template.files import pipeline_name, template_files
     from headrace.runtime.aot import make_later
     from headrace.runtime.fetch import ensure_jars
-    from headrace.runtime.java import find_java
+    from headrace.runtime.jars import find_java
     from headrace.storage.locate import locate
 
     root = None if storage is None else locate(storage)

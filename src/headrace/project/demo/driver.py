@@ -23,9 +23,8 @@ from headrace.model.names import TableName
 from headrace.observe.log import event_from_json
 from headrace.runtime.processes import start_bound
 from headrace.sinks.delta.reader import DeltaCommits
-from headrace.state.identity import generations, load_identity
+from headrace.state.checkpoint import generations, load_identity, load_state
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 
 _STOP_TIMEOUT_S = 45.0  # a clean stop finishes the batches under way; then the process is killed

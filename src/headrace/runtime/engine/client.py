@@ -24,11 +24,12 @@ from typing import IO, Any
 
 import psutil
 
-from headrace.runtime.engine.choice import EngineChoice, belongs_to_jvm
 from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
 from headrace.runtime.engine.record import (
+    EngineChoice,
     EngineRecord,
     Wire,
+    belongs_to_jvm,
     engine_folder,
     load_record,
     load_records,

@@ -26,12 +26,11 @@ import psutil
 
 from headrace.model.secrets import Redactor
 from headrace.runtime import aot
-from headrace.runtime.engine.choice import IDLE_VARIABLE
 from headrace.runtime.engine.client import stop_idle
 from headrace.runtime.engine.jvm_client import JvmClient, find_shared_state, unpersist_all, used_heap
-from headrace.runtime.engine.record import EngineRecord, Wire, load_record
+from headrace.runtime.engine.record import IDLE_VARIABLE, EngineRecord, Wire, load_record
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.java import find_java
+from headrace.runtime.jars import find_java
 from headrace.runtime.places import Scratch
 from headrace.runtime.processes import is_running
 from headrace.runtime.session import RunningSpark, open_spark

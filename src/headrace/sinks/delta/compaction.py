@@ -23,8 +23,8 @@ from headrace.model.maintenance import LOG_CLEANUP, TablePolicy, is_mostly_delet
 from headrace.model.names import quoted_column
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sinks.delta.arrow_files import FILE_BYTES, merge_files
 from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
-from headrace.sinks.delta.light_compaction import FILE_BYTES, merge_files
 from headrace.sinks.delta.table import delta_log, newest_snapshot, read_scala
 from headrace.sinks.delta.transaction import iterate, scala_list
 from headrace.storage.location import Location, open_delta

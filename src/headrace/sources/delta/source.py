@@ -48,8 +48,8 @@ from headrace.sources.parts import (
 )
 from headrace.sources.requests import Lag, Past, Seed, Seeding, SourceRead, StreamRead, Systems
 from headrace.sources.source import Source
+from headrace.state.checkpoint import SourceIdentity
 from headrace.state.facts import ListOrigin, SourceFacts
-from headrace.state.identity import SourceIdentity
 from headrace.storage.locate import locate, shown_path
 from headrace.storage.location import Location
 from headrace.storage.table_log import (

@@ -20,7 +20,7 @@ from headrace.sources.files import headers, lists
 from headrace.sources.files.bad_files import explain_bad_file, file_relations, relation_options
 from headrace.sources.files.by_header import find_groups, header_schema
 from headrace.sources.kind import FlowRun, Guard
-from headrace.state.identity import SourceIdentity, folder_of
+from headrace.state.checkpoint import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 from headrace.storage.locate import locate
 from headrace.storage.location import FileState

@@ -29,8 +29,14 @@ from headrace.sources.bad_records import (
     Evolving,
     RecordRules,
 )
-from headrace.sources.decimals import DecimalReader, has_decimals
-from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder, invalid_argument
+from headrace.sources.decoders import (
+    DecimalReader,
+    Decoder,
+    InvalidUtf8,
+    choose_decoder,
+    has_decimals,
+    invalid_argument,
+)
 from headrace.sources.files.by_header import find_groups
 from headrace.sources.files.headers import HeaderGroup, HeaderRules, has_header
 from headrace.sources.files.options import BASE_PATH, FORMAT_OPTION, LINE_OPTIONS, STREAM_OPTIONS

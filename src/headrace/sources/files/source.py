@@ -63,9 +63,9 @@ from headrace.sources.requests import (
     Unrecoverable,
 )
 from headrace.sources.source import Source
+from headrace.state.checkpoint import SourceIdentity, folder_of, load_identity
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History, PastRead
-from headrace.state.identity import SourceIdentity, folder_of, load_identity
 from headrace.storage.locate import is_uri, locate, locate_supported, shown_path
 from headrace.storage.location import Location
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.errors import BrokerUnreachableError, ConsumeFailedError, OffsetUnknownError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors, confluent, connection_errors
-from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.sources.kafka.record_marks import COMMITTED
+from headrace.sources.kafka.cluster import COMMITTED, KafkaCluster
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -10,8 +10,14 @@ from operator import and_
 from typing import Final, Literal, cast, get_args
 
 from headrace.runtime.lazy_pyspark import Column, DataType, DecimalType, F, StructField, StructType, T
-from headrace.sources.decimals import exact_decimal
-from headrace.sources.decoders import Decoder, InvalidUtf8, JsonDecoder, check_choice, invalid_argument
+from headrace.sources.decoders import (
+    Decoder,
+    InvalidUtf8,
+    JsonDecoder,
+    check_choice,
+    exact_decimal,
+    invalid_argument,
+)
 
 TimestampUnit = Literal["millis", "micros", "nanos"]
 """The unit of numbers in TIMESTAMP columns."""

@@ -13,10 +13,10 @@ from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart
 from headrace.model.texts import counted
+from headrace.sources.kafka.cluster import Partition
 from headrace.sources.kafka.clusters import SERVERS
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.record_marks import Partition
 from headrace.state.facts import ChosenPosition, FlowFacts, Losses, NextPosition, ReadBefore, SourceFacts
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible

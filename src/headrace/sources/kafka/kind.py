@@ -40,9 +40,9 @@ from headrace.sources.kind import FailedQuery, FlowRun, Guard, SourceKind
 from headrace.sources.parts import Part
 from headrace.sources.requests import Lag, StreamRead, Systems, Unrecoverable
 from headrace.sources.source import Source
+from headrace.state.checkpoint import SourceIdentity, folder_of, reading
 from headrace.state.facts import SourceFacts
 from headrace.state.history import History
-from headrace.state.identity import SourceIdentity, folder_of, reading
 from headrace.storage.location import Location
 
 

@@ -16,9 +16,8 @@ from typing import Any
 from headrace.errors import OffsetsReusedError, SourceLocation
 from headrace.model.ranges import RecordMark, SourceRange
 from headrace.model.texts import moment_text
-from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.cluster import KafkaCluster, Marks, Partition
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.record_marks import Marks, Partition
 from headrace.state.history import History
 
 MARK = "last"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from headrace.errors import HeadraceError
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.kafka_client import confluent
+from headrace.sources.kafka.cluster import RecordMarks
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.record_marks import RecordMarks
 from headrace.sources.limits import Meter, Taken
 from headrace.state.facts import SourceFacts
 

@@ -16,9 +16,8 @@ from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.storage_support import CHECKPOINT_FILES, NO_STORAGE, StorageSupport
 from headrace.storage.locate import S3
 from headrace.storage.location import Location
-from headrace.storage.s3 import buckets
-from headrace.storage.s3.access import S3Access
-from headrace.storage.s3.buckets import S3Files
+from headrace.storage.s3 import access as s3
+from headrace.storage.s3.access import S3Access, S3Files
 
 if TYPE_CHECKING:
     from headrace.storage.s3.access import Credentials
@@ -86,7 +85,7 @@ def find_support(settings: ProjectSettings) -> StorageSupport:
     if isinstance(files, S3Files):
         accesses = {ANY_BUCKET: files.access, files.bucket: files.access}
     elif settings.s3 != S3Settings():
-        accesses = {ANY_BUCKET: buckets.BUCKETS.access(settings.s3)}
+        accesses = {ANY_BUCKET: s3.BUCKETS.access(settings.s3)}
     else:
         return NO_STORAGE
     return build_support(accesses, settings.configuration)

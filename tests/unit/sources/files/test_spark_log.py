@@ -16,7 +16,7 @@ from headrace.sources.files.lists import (
     load_seen,
     seed_log,
 )
-from headrace.state.identity import SourceIdentity
+from headrace.state.checkpoint import SourceIdentity
 from headrace.storage.location import Location
 
 SOURCE = SourceIdentity(index=0, kind="files", identity={"path": "/in"})

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.model.ranges import RecordMark, SourceRange
-from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.cluster import KafkaCluster, Marks, Partition, RecordMarks
 from headrace.sources.kafka.last_records import (
     LastRecord,
     LastRecordReader,
@@ -18,7 +18,6 @@ from headrace.sources.kafka.last_records import (
     read_marks,
 )
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.record_marks import Marks, Partition, RecordMarks
 from headrace.state.history import History
 from waiting import until
 

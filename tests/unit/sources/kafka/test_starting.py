@@ -11,7 +11,7 @@ from headrace.errors import SourceLocation, StartInvalidError
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.starting import Start, check_start
-from headrace.state.identity import SourceIdentity
+from headrace.state.checkpoint import SourceIdentity
 
 HERE = SourceLocation("orders.py", 3)
 SOURCE = SourceIdentity(index=0, kind="kafka", identity={"topics": {"a": "1"}})
