@@ -37,7 +37,7 @@ import headrace as hr
 from headrace import spark
 
 
-@hr.table(cluster_by=["day"])
+@hr.table(cluster_by=["day"], table_properties={{"delta.enableDeletionVectors": "true"}})
 def facts():
     return spark.readStream.format("delta").load("{source}")
 """

@@ -235,10 +235,8 @@ class ChosenIncrements(ViewIncrements):
 
     def _find(self, leaves: Leaves, begun: ViewIncrement, costs: Costs | None) -> Increment:
         for strategy in self.order:
-            if strategy != "append":
-                begun.open_positions()
             try:
-                return increment_by(strategy, leaves, self._path, self.view.expectations)
+                return increment_by(strategy, leaves, begun, self.view.expectations)
             except NotIncrementalError:
                 continue
         return super()._find(leaves, begun, costs)
@@ -392,7 +390,7 @@ class Shop:
         held = self.spark.read.format("delta").load(str(path)).select("*", *position_columns())
         for strategy in ("append", "merge", "keys"):
             try:
-                increment = increment_by(strategy, leaves, path)
+                increment = increment_by(strategy, leaves, ViewIncrement(self.spark, path))
             except NotIncrementalError as error:
                 found[strategy] = error.code
                 continue
@@ -544,9 +542,8 @@ def _plain(value: Any) -> Any:
 
 
 def increment_by(
-    strategy: str, leaves: Leaves, path: Location, expectations: Sequence[Expectation] = ()
+    strategy: str, leaves: Leaves, begun: ViewIncrement, expectations: Sequence[Expectation] = ()
 ) -> Increment:
-    version = newest_version(path)
     checked = partial(with_checks, expectations=expectations)
     if strategy == "append":
         if not leaves.only_gains:
@@ -556,9 +553,9 @@ def increment_by(
         )
     if strategy == "merge":
         groups = find_groups(leaves.query, leaves.changed, only_gains=leaves.only_gains)
-        return merge(leaves, groups, path, version, checked)
+        return merge(leaves, groups, begun.open_rows(), checked)
     keys = find_keys(leaves.query, leaves.changed)
-    return compute_again(leaves, keys, path, lambda: version, 10_000, checked=checked)
+    return compute_again(leaves, keys, begun.open_rows, 10_000, checked=checked)
 
 
 def _text(frame: DataFrame, name: str) -> Column:

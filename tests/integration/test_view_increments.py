@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,8 @@ from headrace.increments.changes import columns_differ
 from headrace.increments.increment import NotIncrementalError
 from headrace.increments.query import read_query, scanned_bytes
 from headrace.increments.shape import check_query, find_keys
+from headrace.sinks.delta.increment import ViewIncrement
 from headrace.storage.locate import locate
-from headrace.storage.table_log import newest_version
 from view_rounds import FULL, QUERIES, Shop
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def test_a_date_of_a_time_leaves_out_files_of_other_days(spark: SparkSession, tm
         leaves = shop.leaves(text, seen, now)
         keys = find_keys(leaves.query, leaves.changed)
         path = shop.path(day)
-        increment = compute_again(leaves, keys, path, partial(newest_version, path), 100)
+        increment = compute_again(leaves, keys, ViewIncrement(spark, path).open_rows, 100)
         whole = scanned_bytes(shop.query(text))
         assert 0 < scanned_bytes(increment.added) < whole / 2
         assert shop.refresh(day, text, seen, now)["keys"] == "right"

@@ -8,7 +8,6 @@ from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from headrace.increments.changes import rows_at
 from headrace.increments.costs import Costs, rejected
 from headrace.increments.increment import Checked, Increment, matching
 from headrace.increments.leaves import Leaves, Side
@@ -25,8 +24,7 @@ from headrace.increments.shape import Key, affected_part, is_expensive, is_null_
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
-from headrace.sinks.delta.data_files import FILE, ROW, position_columns
-from headrace.storage.location import Location
+from headrace.sinks.delta.data_files import FILE, ROW
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,15 +41,14 @@ _SIDES: tuple[Side, ...] = ("gained", "lost")
 def compute_again(
     leaves: Leaves,
     keys: Sequence[Key],
-    view: Location,
-    open_positions: Callable[[], int],
+    open_rows: Callable[[], DataFrame],
     most: int,
     costs: Costs | None = None,
     checked: Checked = lambda rows: rows,
 ) -> Increment:
-    """The rows of the affected keys, as they were and as they are now. `open_positions`: lets rows of the
-    view be found by position, and returns its version. `most`: how many keys may be affected. `costs`:
-    refuses what costs more than the whole view. `NotIncrementalError`: too many are affected."""
+    """The rows of the affected keys, as they were and as they are now. `open_rows`: gives the rows of the
+    view with their positions. `most`: how many keys may be affected. `costs`: refuses what costs more than
+    the whole view. `NotIncrementalError`: too many are affected."""
     query = leaves.query
     most = most if costs is None else min(most, costs.most_keys())
     affected = _affected(leaves, keys)
@@ -70,7 +67,7 @@ def compute_again(
     if costs is not None:
         read = scanned_bytes(added)
         most_removed = costs.check_keys(count, read, is_expensive=is_expensive(query))
-    held = rows_at(query.session, view, open_positions()).select("*", *position_columns())
+    held = open_rows()
     names = [quoted_column(str(one.attribute.name())) for one in keys]
     removed = checked(matching(held, [(F.col(one), _name(n)) for n, one in enumerate(names)], wanted))
     return Increment(
@@ -150,6 +147,8 @@ def _restricted(
         if (inside := inside_of(one, found, is_moment=moment is not None)) is None:
             continue
         frame = frame.where(inside | one.isNull() if values[name].null_count else inside)
+    if len(known) < len(keys):
+        wanted = wanted.select(*(name for _, name in pairs)).distinct()
     return matching(frame, pairs, wanted)._jdf.queryExecution().analyzed()
 
 

@@ -56,4 +56,4 @@ def matching(rows: DataFrame, pairs: Sequence[tuple[Column, str]], wanted: DataF
     names = [name for _, name in pairs]
     same = reduce(and_, (one.eqNullSafe(F.col(name)) for one, name in pairs), F.lit(True))
     # Spark does not know how few they are, and would move all rows to find the matching ones.
-    return rows.join(F.broadcast(wanted.select(*names).distinct()), same, "left_semi")
+    return rows.join(F.broadcast(wanted.select(*names)), same, "left_semi")

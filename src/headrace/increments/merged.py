@@ -8,18 +8,18 @@ from functools import reduce
 from operator import and_
 from typing import Any, Literal
 
-from headrace.increments.changes import rows_at
 from headrace.increments.increment import Checked, Increment, NotIncrementalError, matching
 from headrace.increments.leaves import Leaves, Side
 from headrace.increments.query import Operator, ViewQuery, id_of, kind_of, references
 from headrace.increments.shape import below, is_inexact, is_linear, value_of
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
-from headrace.sinks.delta.data_files import ROW, position_columns
-from headrace.storage.location import Location
+from headrace.sinks.delta.data_files import FILE, ROW
 from headrace.syntax.sql import items
 
 _DELTA, _LOST, _LEFT = "__headrace_delta", "__headrace_lost", "__headrace_left"
+_FEW = 100_000
+"""The rows of the view for so many groups are held in memory, and not moved between tasks."""
 _ROWS = "rows"
 """What COUNT(*) counts."""
 Function = Literal["count", "sum", "min", "max", "avg"]
@@ -55,15 +55,12 @@ class Groups:
     aggregates: Sequence[Aggregated]
 
 
-def merge(
-    leaves: Leaves, groups: Groups, view: Location, version: int, checked: Checked = lambda rows: rows
-) -> Increment:
-    """The groups that change, with their new aggregates."""
+def merge(leaves: Leaves, groups: Groups, held: DataFrame, checked: Checked = lambda rows: rows) -> Increment:
+    """The groups that change, with their new aggregates. `held`: the rows of the view, with positions."""
     query, only_gains = leaves.query, leaves.only_gains
     sides: tuple[Side, ...] = ("gained",) if only_gains else ("gained", "lost")
     found = [query.frame(query.over({groups.rows: leaves.delta(groups.rows, side)})) for side in sides]
     delta = found[0] if only_gains else _net(found[0], found[1], groups.aggregates)
-    held = rows_at(query.session, view, version)
     return _combine(delta, held, groups, checked, only_gains=only_gains)
 
 
@@ -197,13 +194,16 @@ def _signed(value: Column) -> Column:
 
 
 def _combine(
-    delta: DataFrame, view: DataFrame, groups: Groups, checked: Checked, *, only_gains: bool
+    delta: DataFrame, rows: DataFrame, groups: Groups, checked: Checked, *, only_gains: bool
 ) -> Increment:
     keys, aggregates = groups.keys, groups.aggregates
     place = {name: f"{_DELTA}{number}" for number, name in enumerate(delta.columns)}
-    changes = delta.select(*(F.col(quoted_column(name)).alias(other) for name, other in place.items()))
+    changes = delta.select(
+        *(F.col(quoted_column(name)).alias(other) for name, other in place.items())
+    ).persist()
+    is_small = changes.count() <= _FEW
     pairs = [(F.col(quoted_column(one)), place[one]) for one in keys]
-    held = checked(matching(view.select("*", *position_columns()), pairs, changes))
+    held = checked(matching(rows, pairs, changes))
     same = reduce(and_, (one.eqNullSafe(F.col(other)) for one, other in pairs), F.lit(True))
     new: dict[str, Column] = {
         one.name: _combined(one.function, F.col(quoted_column(one.name)), F.col(place[one.name]))
@@ -226,14 +226,20 @@ def _combine(
     ]
     # A group without rows leaves the view; without GROUP BY, there is always one row.
     left = counts[_ROWS] if keys and not only_gains else F.lit(1)
-    at = held.columns[len(view.columns) :]
-    joined = changes.join(held, same, "left").select(*values, *at, left.alias(_LEFT)).persist()
+    at = held.columns[held.columns.index(FILE) :]
+    found = F.broadcast(held) if is_small else held
+    joined = changes.join(found, same, "left").select(*values, *at, left.alias(_LEFT)).persist()
+
+    def release() -> None:
+        joined.unpersist()
+        changes.unpersist()
+
     return Increment(
         strategy="merge",
         groups=keys,
         added=joined.where(F.col(_LEFT) != 0).drop(*at, _LEFT),
         removed=joined.where(F.col(ROW).isNotNull()).select(*at),
-        release=joined.unpersist,
+        release=release,
     )
 
 

@@ -264,9 +264,9 @@ class ViewIncrements:
             except NotIncrementalError as error:
                 raise (error if not_mergeable.code == "AGGREGATE_NOT_TOP_NODE" else not_mergeable) from None
             _check(costs, "keys", is_expensive=is_expensive(query))
-            return compute_again(leaves, keys, self._path, begun.open_positions, _MOST_KEYS, costs, checked)
+            return compute_again(leaves, keys, begun.open_rows, _MOST_KEYS, costs, checked)
         _check(costs, "merge")
-        return merge(leaves, groups, self._path, begun.open_positions(), checked)
+        return merge(leaves, groups, begun.open_rows(), checked)
 
 
 def _check(costs: Costs | None, strategy: Strategy, *, is_expensive: bool = False) -> None:

@@ -11,12 +11,15 @@ from headrace.model.counts import BatchCounts
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_increment
 from headrace.sinks.delta.data_files import (
+    DataFile,
     MaskedRows,
     NoPositionsError,
     collect,
     find_positions,
     list_files,
     mask_rows,
+    position_columns,
+    read_files,
 )
 from headrace.sinks.delta.placed_rows import check_positions, table_rows
 from headrace.sinks.delta.table import delta_log
@@ -25,6 +28,7 @@ from headrace.sinks.target import Committed, RefreshStamp, SplitRows
 from headrace.storage.location import Location
 from headrace.storage.refreshes import newest_refresh
 from headrace.storage.table_log import newest_version
+from headrace.storage.table_snapshot import SnapshotUnreadableError, load_added
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,11 +70,11 @@ class ViewIncrement:
         count = 0
         failed: Sequence[int] = ()
         if removed is not None:
-            found = collect(removed.distinct())
+            found = collect(removed)
             if count := found.num_rows:
                 check_removed(count)
                 failed = count_failed(found)
-                files = list_files(session, self._transaction.snapshot())
+                files = self._files
                 numbered = {one.number: one for one in files}
                 masked = mask_rows(session, path, numbered, find_positions(found, files))
         transaction = self._transaction
@@ -110,9 +114,9 @@ class ViewIncrement:
         table_rows(rows, self._transaction)
         return True
 
-    def open_positions(self) -> int:
-        """Turn on deletion vectors, unless the view's properties already say whether it has them. Returns the
-        version of the view. Without deletion vectors, Delta does not give the positions of rows.
+    def open_rows(self) -> DataFrame:
+        """The rows of the view with their positions. Turns on deletion vectors, unless the view's properties
+        already say whether it has them: without deletion vectors, Delta does not give the positions of rows.
 
         Raises:
             NoPositionsError: The view cannot be changed by position.
@@ -126,7 +130,18 @@ class ViewIncrement:
             if int(self._transaction.readVersion()) != self.version:
                 raise NoPositionsError("another process has changed the view")
         check_positions(session, self._transaction)
-        return self.version
+        rows = read_files(session, path, self._transaction.snapshot(), self._files)
+        return rows.select("*", *position_columns())
+
+    @cached_property
+    def _files(self) -> list[DataFile]:
+        """The data files of the view."""
+        try:
+            # Delta finds them with several Spark jobs.
+            found = load_added(self._path, self.version)
+        except SnapshotUnreadableError:
+            return list_files(self._session, self._transaction.snapshot())
+        return [DataFile(number, {**text, "dataChange": True}) for number, text in enumerate(found, 1)]
 
     @cached_property
     def row_count(self) -> int:
