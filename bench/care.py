@@ -26,7 +26,7 @@ from bench.load import PARTITIONS, SCHEMA, broker_in, fill
 from bench.processes import HEADRACE, await_, running, timed
 from bench.results import expect, keep, quantile, ratio, table
 from headrace.runtime.broker import Broker
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_snapshot import load_snapshot
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from bench.results import expect, keep, rows_of, table
 from headrace.maintain.condition import small_files
 from headrace.model.maintenance import TablePolicy
 from headrace.runtime.jars import find_java
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import is_table
 from headrace.storage.table_snapshot import load_snapshot
 

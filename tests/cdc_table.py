@@ -17,7 +17,7 @@ from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
 from headrace.sinks.target import BatchStamp, Committed, FlowTarget, SplitRows
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

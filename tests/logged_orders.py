@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.observe.event_table import LoggedEvent
 from headrace.project.pipeline import Pipeline
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import iter_commits
 from proof.shop import Shop
 

@@ -35,10 +35,9 @@ from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.table import read_state
 from headrace.sinks.target import RefreshStamp
-from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
+from headrace.storage.layout import Storage, locate
 from headrace.storage.location import Location
-from headrace.storage.refreshes import last_refresh
+from headrace.storage.row_counts import last_refresh
 from headrace.storage.table_log import commit_mark, newest_version
 
 if TYPE_CHECKING:

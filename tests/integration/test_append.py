@@ -24,7 +24,7 @@ from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, read_checksum, read_
 from headrace.sinks.target import BatchStamp, Committed, OpenedGeneration, SplitRows
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import Open
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from proof.shop import take_back_newest
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.row_hash import row_hash
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

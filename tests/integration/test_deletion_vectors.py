@@ -13,7 +13,7 @@ from headrace.sinks.delta.folding import SharedTable
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.verify.coordinates import DeletedRows
 from headrace.verify.delta_log import load_table_log
 from headrace.verify.stored import StoredPath

@@ -19,7 +19,7 @@ from headrace.sinks.delta.compaction import Compaction, Maintenance
 from headrace.sinks.delta.folding import SharedTable
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.tombstones import Tombstones
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

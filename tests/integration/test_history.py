@@ -20,7 +20,7 @@ from headrace.model.names import KEPT_PROPERTY, ChosenColumns
 from headrace.sinks.delta import history, key_events, keyed, placed_rows
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.tombstones import HiddenEvents
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,7 @@ from headrace.project.pipeline import Pipeline
 from headrace.project.preview import Preview, collect_columns
 from headrace.sources.files import reader
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from proof.ledger import TIMEOUT_S, settings
 from proof.shop import BRONZE, SILVER, Shop
 

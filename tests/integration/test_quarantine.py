@@ -21,7 +21,7 @@ from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import iter_commits
 from headrace.storage.table_snapshot import load_snapshot
 from proof.shop import Shop, rows

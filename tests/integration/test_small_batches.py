@@ -21,7 +21,7 @@ from headrace.sinks.delta.compaction import compact_files, write_checkpoint
 from headrace.sinks.delta.data_files import DataFile
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.sinks.delta.transaction import WrittenFiles, start_transaction, write_files
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_snapshot import load_added
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from headrace.model.events import FlowFailed, FlowRetrying
 from headrace.model.table_events import OperationProgressed
 from headrace.project.pipeline import Pipeline
 from headrace.run.stop import StopSignal
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from landing import Site
 from waiting import DEADLINE_S, until
 

@@ -14,7 +14,7 @@ from headrace.increments.increment import NotIncrementalError
 from headrace.increments.query import read_query, scanned_bytes
 from headrace.increments.shape import check_query, find_keys
 from headrace.sinks.delta.increment import ViewIncrement
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from view_rounds import FULL, QUERIES, Shop
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
 from headrace.run import increments
 from headrace.run.views import ViewRunner
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import newest_commits
 from proof.shop import BRONZE, SILVER, Shop
 

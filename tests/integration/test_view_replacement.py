@@ -11,7 +11,7 @@ import pytest
 from headrace.model.counts import BatchCounts
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.target import Committed, RefreshStamp, SplitRows
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import load_commit, newest_version
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from headrace.sinks.delta.commit import commit_quarantine
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.transaction import start_transaction, write_files
 from headrace.sinks.target import BatchStamp
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import newest_version
 from proof.shop import Shop, rows
 

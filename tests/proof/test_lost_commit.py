@@ -12,7 +12,7 @@ import pytest
 from headrace.model.events import FlowRetrying
 from headrace.run.failpoints import VARIABLE
 from headrace.sinks.delta import commit
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import commit_file
 from proof.shop import Shop
 from waiting import until

@@ -14,7 +14,7 @@ from headrace.maintain.condition import examine_table
 from headrace.model.maintenance import TablePolicy
 from headrace.project.maintenance import MaintenanceOptions
 from headrace.project.pipeline import Pipeline
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from landing import Site
 
 TABLES = """

@@ -12,7 +12,7 @@ from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import Point
 from headrace.state.lease import EXPIRES_VARIABLE, VIEW
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import newest_commits
 from integration.test_view_refreshes import VIEWS, check_views
 from proof.driver import Driver, Victim, start

@@ -7,8 +7,8 @@ import deltalake
 import pytest
 from stores import At, ObjectsOnDisk, memory_location, object_location
 
-from headrace.storage import locate as kinds
-from headrace.storage.locate import locate
+from headrace.storage import layout as kinds
+from headrace.storage.layout import locate
 from headrace.storage.location import Location
 from object_server import ObjectServer
 

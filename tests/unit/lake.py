@@ -26,8 +26,7 @@ from disk import Disk
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
+from headrace.storage.layout import Storage, locate
 from headrace.verify.stored import LOCAL, Systems
 
 FENCED = 2**63 - 1

@@ -185,7 +185,7 @@ class Invocation:
         """What the command line changes in the spec."""
         if self.storage is None:
             return self.set
-        from headrace.storage.locate import is_uri
+        from headrace.storage.layout import is_uri
 
         # A path on the command line begins where the user is, and one in the spec in the spec's folder.
         storage = self.storage if is_uri(self.storage) else str(Path(self.storage).expanduser().absolute())
@@ -236,7 +236,7 @@ class LocalFolder(click.Path):
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from headrace.storage.locate import is_uri, locate
+        from headrace.storage.layout import is_uri, locate
 
         if isinstance(value, str) and is_uri(value):
             found = locate(value)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headrace.errors import FeatureUnsupportedError, PipelineValueUnsetError
 from headrace.model.folders import Entry
 from headrace.model.project import ProjectSettings
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import Location
 from headrace.storage.mapped_files import mapped_path
 from headrace.syntax.locations import caller

@@ -33,7 +33,7 @@ from headrace.declare.registry import current_pipeline, spark
 from headrace.declare.sinks import create_sink, foreach_batch_sink
 from headrace.errors import FeatureUnsupportedError
 from headrace.runtime.lazy_pyspark import DataFrame
-from headrace.storage.locate import locate_supported
+from headrace.storage.layout import locate_supported
 from headrace.storage.table_log import is_table
 from headrace.syntax.locations import called_name, caller
 

@@ -15,8 +15,7 @@ from headrace.declare.pipeline_files import find_files, relative_path
 from headrace.declare.spec_values import Scalar
 from headrace.errors import SourceLocation, SpecInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings, code_language
-from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
+from headrace.storage.layout import Storage, locate
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ANSI_SETTING, BrokerChoice, ProjectSettings, S3Settings
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.runtime.places import BROKER_VARIABLE, chosen_folder, shared_broker_folder
-from headrace.storage.layout import Storage
-from headrace.storage.locate import use_s3
+from headrace.storage.layout import Storage, use_s3
 
 SPEC_NAMES = ("headrace.yml", "headrace.yaml")
 SPARK_SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")

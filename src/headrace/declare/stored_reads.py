@@ -14,7 +14,7 @@ from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.model.declarations import DriftAction
 from headrace.model.folders import FileFolder
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType, T
-from headrace.storage.locate import locate_supported
+from headrace.storage.layout import locate_supported
 from headrace.storage.location import Location
 from headrace.storage.mapped_files import mapped_path
 

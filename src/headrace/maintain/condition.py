@@ -14,8 +14,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from headrace.errors import LogUnreadableError, ReaderLagsError, RetentionTooShortError
-from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, record_maintenance
-from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
+from headrace.maintain.holders import (
+    UNKNOWN,
+    DatasetTable,
+    Holder,
+    lag_seconds,
+    load_maintenance,
+    record_maintenance,
+)
 from headrace.model.maintenance import SAFE_RETENTION_S, TablePolicy, count_foldable, is_mostly_deleted
 from headrace.model.names import TableName
 from headrace.model.texts import duration_text, files_text, typed_duration

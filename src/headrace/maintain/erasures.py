@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headrace.maintain.condition import PROTECTION, UNNAMED_S, LogPlan, TableCondition, cut_log, delete_log
-from headrace.maintain.dataset_tables import (
+from headrace.maintain.holders import (
     DatasetTable,
+    Holder,
     forget_maintenance,
     load_maintenance,
     record_maintenance,
 )
-from headrace.maintain.holders import Holder
 from headrace.model.maintenance import TablePolicy
 from headrace.model.texts import counted, size_text
 from headrace.storage.layout import Storage

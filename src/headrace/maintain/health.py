@@ -11,14 +11,17 @@ from typing import Any, ClassVar
 
 from headrace.errors import HeadraceError, LogUnreadableError, first_line
 from headrace.maintain.condition import Partition, TableCondition, examine_table, is_ordering_due
-from headrace.maintain.dataset_tables import (
+from headrace.maintain.holders import (
     DatasetTable,
+    Holder,
+    find_holders,
+    find_read_tables,
+    lag_seconds,
     load_maintenance,
     load_metadata,
     load_policy,
     secondary_tables,
 )
-from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
 from headrace.model.maintenance import MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
 from headrace.model.texts import DAY_S, counted, duration_text

@@ -23,16 +23,16 @@ from headrace.maintain.condition import (
     plan_log_cleanup,
     vacuum_table,
 )
-from headrace.maintain.dataset_tables import (
+from headrace.maintain.erasures import awaits_refresh, finish_erasure
+from headrace.maintain.holders import (
     DatasetTable,
+    find_holders,
     load_maintenance,
     load_metadata,
     load_policy,
     record_maintenance,
     secondary_tables,
 )
-from headrace.maintain.erasures import awaits_refresh, finish_erasure
-from headrace.maintain.holders import find_holders
 from headrace.model.event_forms import Emitter
 from headrace.model.maintenance import TablePolicy, count_foldable
 from headrace.model.names import TableName

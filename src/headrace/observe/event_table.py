@@ -20,8 +20,7 @@ from headrace.model.event_forms import Row, event_columns
 from headrace.model.names import TableName
 from headrace.observe.read import fields_to_json
 from headrace.storage.arrow_rows import build_table, select
-from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
+from headrace.storage.layout import Storage, locate
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import is_table, newest_version

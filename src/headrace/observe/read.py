@@ -18,8 +18,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.texts import html_table
 from headrace.observe.versions import check_files, find_version
 from headrace.storage.arrow_rows import read_stream, select
-from headrace.storage.layout import Storage
-from headrace.storage.locate import is_uri, locate
+from headrace.storage.layout import Storage, is_uri, locate
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import data_file_faults, find_damage
 from headrace.storage.table_log import action_lines, commit_file, last_checkpoint

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from headrace.errors import LogUnreadableError, ReadVersionGoneError, ReadVersionUnknownError, first_line
 from headrace.storage.arrow_rows import select
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import LoggedCommit, load_commit, newest_commits, readable_versions
@@ -138,9 +138,7 @@ class RecentCommits:
         return next((commit for commit in self.commits if _is_batch(commit, checkpoint)), None)
 
     def last_refresh(self) -> LoggedCommit | None:
-        return next(
-            (commit for commit in self.commits if commit.metadata and "view" in commit.metadata), None
-        )
+        return next((commit for commit in self.commits if commit.refreshes_view), None)
 
     def rate(self, checkpoint: str, now: datetime) -> float | None:
         """Rows per second that a flow has committed in the last minutes; ``None`` if none."""

@@ -23,11 +23,11 @@ from headrace.model.declarations import (
 from headrace.model.names import ChosenColumns, TableName
 from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
-from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
+from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
 from headrace.sinks.target import describe_sink
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 if TYPE_CHECKING:
     from headrace.plan.strategies import Refreshing
@@ -212,7 +212,9 @@ class Explanation:
             "storage": str(project.storage.root),
             "datasets": [self._dataset_json(dataset) for dataset in self.datasets()],
             "edges": [list(edge) for edge in self.graph().edges],
-            "changes": None if changes is None else [_change_json(change) for change in changes],
+            "changes": None
+            if changes is None
+            else [{**asdict(one), "dataset": str(one.dataset)} for one in changes],
             "would_change": self.plan.would_change,
             "refusals": [error.to_dict() for error in self.plan.refusals],
             "warnings": list(self.plan.unchecked),
@@ -443,16 +445,6 @@ def _flow_json(planned: PlannedFlow) -> dict[str, Any]:
         "timestamp": planned.timestamp,
         "max_rejected": None if planned.max_rejected is None else str(planned.max_rejected),
         "fingerprint": planned.fingerprint,
-    }
-
-
-def _change_json(change: Change) -> dict[str, Any]:
-    return {
-        "kind": change.kind,
-        "dataset": str(change.dataset),
-        "part": change.part,
-        "name": change.name,
-        "text": change.text,
     }
 
 

@@ -12,7 +12,7 @@ from headrace.model.declarations import Dataset, Declarations, Flow, RefreshFlow
 from headrace.model.names import SPARK_CATALOG, NamesInUse, TableName
 from headrace.model.project import ENTRY_MISSING, MappedTable, ProjectSettings
 from headrace.plan.modes import TableAccess
-from headrace.storage.locate import locate_supported
+from headrace.storage.layout import locate_supported
 from headrace.syntax.locations import pinpoint
 
 _PART = r"`((?:[^`]|``)+)`|([^\s`.]+)"

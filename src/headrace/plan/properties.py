@@ -220,12 +220,12 @@ def _coordinates(text: str) -> Coordinates:
         ) from error
 
 
-_CHECKPOINTS = ("delta.checkpointPolicy", "v2", "checkpoints of version 2")
+_CHECKPOINTS = ("delta.checkpointPolicy", ("v2",), "checkpoints of version 2")
 _MAPPING = ("delta.columnMapping.mode", ("name", "id"), "column mapping")
-_VECTORS = ("delta.enableDeletionVectors", "true", "deletion vectors")
-_WIDENING = ("delta.enableTypeWidening", "true", "type widening")
+_VECTORS = ("delta.enableDeletionVectors", ("true",), "deletion vectors")
+_WIDENING = ("delta.enableTypeWidening", ("true",), "type widening")
 
-_CANNOT_READ: Mapping[str, tuple[tuple[str, str | tuple[str, ...], str], ...]] = {
+_CANNOT_READ: Mapping[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
     "duckdb": (),
     "polars": (_CHECKPOINTS, _MAPPING, _WIDENING),
     "delta-rs": (_CHECKPOINTS, _MAPPING, _VECTORS, _WIDENING),
@@ -263,10 +263,7 @@ def cannot_read(key: str, value: str) -> tuple[str, ...]:
     return tuple(
         reader
         for reader, found in _CANNOT_READ.items()
-        if any(
-            key == name and value.lower() in ((values,) if isinstance(values, str) else values)
-            for name, values, _ in found
-        )
+        if any(key == name and value.lower() in values for name, values, _ in found)
     )
 
 
@@ -274,7 +271,7 @@ def kept_plain_for(view: MaterializedView, settings: ProjectSettings) -> tuple[s
     """The readers of the spec for which a refresh by the policy AUTO gives a view no deletion vectors."""
     if view.refresh_policy != "auto" or _VECTORS[0] in view.table_properties:
         return ()
-    return tuple(one for one in cannot_read(*_VECTORS[:2]) if one in settings.readers)
+    return tuple(one for one in cannot_read(_VECTORS[0], "true") if one in settings.readers)
 
 
 def _unreadable(
@@ -282,7 +279,7 @@ def _unreadable(
 ) -> Iterator[tuple[str, str]]:
     """What a reader cannot read, and the remedy."""
     for key, values, what in _CANNOT_READ[reader]:
-        if properties.get(key, "").lower() in ((values,) if isinstance(values, str) else values):
+        if properties.get(key, "").lower() in values:
             without = "none" if key == _MAPPING[0] else "classic" if key == _CHECKPOINTS[0] else "false"
             yield what, f'set table_properties={{"{key}": "{without}"}}, or remove {reader} from `readers`'
     if reader in _WITHOUT_VARIANT:

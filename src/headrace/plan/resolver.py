@@ -43,7 +43,7 @@ from headrace.sources.delta.reader import reads_feed, skips_changes
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
 from headrace.state.checkpoint import QueryRecord
-from headrace.storage.locate import locate_supported
+from headrace.storage.layout import locate_supported
 from headrace.storage.table_log import is_table
 
 FindTable = Callable[[TableAccess], None]

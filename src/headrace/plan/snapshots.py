@@ -34,7 +34,7 @@ from headrace.sources.files.read import CSV_CHECKS, any_file_name
 from headrace.sources.files.reader import FILES_MAX_AGE
 from headrace.sources.schemas import load_schema
 from headrace.state.snapshot_log import SnapshotLog
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, newest_version, readable_versions
 

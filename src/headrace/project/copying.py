@@ -19,8 +19,14 @@ from headrace.sources.registry import kind_of
 from headrace.state.checkpoint import FILE, find_checkpoints, load_identity
 from headrace.state.lease import held_leases
 from headrace.storage.guarantee import RECORD, check_guarantee
-from headrace.storage.layout import MARKER, Storage, check_complete, copy_command, load_source
-from headrace.storage.locate import locate_supported
+from headrace.storage.layout import (
+    MARKER,
+    Storage,
+    check_complete,
+    copy_command,
+    load_source,
+    locate_supported,
+)
 from headrace.storage.location import PART_BYTES, FileState, Location
 
 _LEFT = ("leases/", "care/requests/", "care/answers/", RECORD, MARKER)

@@ -32,7 +32,7 @@ from headrace.runtime.submit import (
     build_submission,
     spark_settings,
 )
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 Platform = Literal["kubernetes", "systemd", "compose"]
 

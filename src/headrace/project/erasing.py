@@ -11,9 +11,8 @@ from typing import Any, Literal, assert_never
 
 from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError, first_line
-from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, load_erasure, record_erasure
-from headrace.maintain.holders import find_holders, lag_seconds
+from headrace.maintain.holders import DatasetTable, find_holders, lag_seconds
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import SEQUENCE, TableName
 from headrace.model.project import ProjectSettings

@@ -31,15 +31,15 @@ from headrace.maintain.condition import (
     record_ordering,
     vacuum_table,
 )
-from headrace.maintain.dataset_tables import (
+from headrace.maintain.erasures import ErasedRest, find_rest, finish_erasure, is_due
+from headrace.maintain.holders import (
     DatasetTable,
     Role,
+    find_holders,
     load_policy,
     record_maintenance,
     secondary_tables,
 )
-from headrace.maintain.erasures import ErasedRest, find_rest, finish_erasure, is_due
-from headrace.maintain.holders import find_holders
 from headrace.model.maintenance import SAFE_RETENTION_S
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings

@@ -49,7 +49,7 @@ from headrace.state.facts import Continue
 from headrace.state.lease import is_free
 from headrace.state.opening import decide
 from headrace.storage.location import Location
-from headrace.storage.refreshes import last_refresh
+from headrace.storage.row_counts import last_refresh
 from headrace.storage.table_log import commit_mark
 
 _LOG = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ from typing import Any
 
 from headrace.errors import LogUnreadableError, SourceLocation, TableInUseError
 from headrace.maintain.checkpoints import measure
-from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
-from headrace.maintain.holders import find_holders
+from headrace.maintain.holders import DatasetTable, find_holders, secondary_tables
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import find_dataset, find_table

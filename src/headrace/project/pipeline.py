@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from headrace.project.orphans import OrphanedTable
     from headrace.project.preview import Preview
     from headrace.project.quarantine import Quarantine
-    from headrace.project.refresh import RefreshPlan
-    from headrace.project.resetting import ResetPlan, Resetter
+    from headrace.project.refresh import RefreshPlan, ResetPlan, Resetter
     from headrace.run.schedule import RunResult
     from headrace.run.stop import StopSignal
     from headrace.verify.report import Proof
@@ -426,7 +425,7 @@ class Pipeline(StoredPipeline):
         return Eraser(self.settings, self._engine)
 
     def _resetter(self) -> Resetter:
-        from headrace.project.resetting import Resetter
+        from headrace.project.refresh import Resetter
 
         return Resetter(self.settings, self._engine)
 

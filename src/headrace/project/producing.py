@@ -130,9 +130,7 @@ def _counted(error: RecordInvalidError, delivered: int, has_header: bool) -> Hea
             f"correct the line, then write the lines from {line} on into a file:   {cut} > {rest}",
             f"and repeat the command with --file {rest}",
         )
-    return RecordInvalidError(
-        error.summary,
-        location=error.location,
+    return error.with_(
         facts=(*error.facts, fact if delivered else "nothing was sent"),
         remedies=remedies,
         params={**error.params, "delivered": delivered},

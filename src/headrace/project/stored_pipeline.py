@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from headrace import errors
 from headrace.errors import RUN_FIRST, HeadraceError, did_you_mean
-from headrace.maintain.dataset_tables import load_maintenance
-from headrace.maintain.holders import Pin, add_pin, load_pins, remove_pins
+from headrace.maintain.holders import Pin, add_pin, load_maintenance, load_pins, remove_pins
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import typed_duration
 from headrace.observe.read import Rows, Selection, find_dataset, find_table, read_rows
 from headrace.project.engine import Engine
-from headrace.storage.locate import reach_s3
+from headrace.storage.layout import reach_s3
 from headrace.storage.table_log import readable_versions
 
 if TYPE_CHECKING:

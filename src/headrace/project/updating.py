@@ -5,29 +5,119 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from headrace.errors import BrokerUnreachableError, HeadraceError
+from headrace.model.declarations import Flow
 from headrace.model.event_forms import Emitter, Event
-from headrace.model.events import FlowFailed, FlowReconnecting, FlowRetrying, LookFailed, ViewFailed
+from headrace.model.events import (
+    FlowFailed,
+    FlowReconnected,
+    FlowReconnecting,
+    FlowRetrying,
+    LookFailed,
+    ViewFailed,
+)
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
+from headrace.plan.stages import Plan
 from headrace.project.engine import Engine, plan_with_retries
 from headrace.project.operations import logged_operation, new_update
 from headrace.project.plan_choices import check_remedies
 from headrace.run.reporting import logged_only
-from headrace.run.server_watch import watching_servers
 from headrace.runtime.broker_watch import keeping_alive
 from headrace.runtime.defaults import is_local
+from headrace.sources.requests import Server
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings, UpdateLog
     from headrace.run.schedule import RunResult
     from headrace.run.stop import StopSignal
+
+
+INTERVAL_S = 2.0
+ANSWER_S = 4.0
+"""The longest wait for an answer; with the interval, a lost broker is reported within 10 s."""
+
+
+@dataclass
+class ServerWatch:
+    """Asks a server every few seconds whether it answers: Spark can wait a minute and more before it reports
+    that."""
+
+    _server: Server
+    _flows: Sequence[Flow]
+    _update: str
+    _emit: Emitter
+    _interval_s: float = INTERVAL_S
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-server-watch", daemon=True)
+
+    def __enter__(self) -> ServerWatch:
+        if self._flows:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            # Its client is closed next; with a request under way, that can abort the process.
+            self._thread.join(ANSWER_S)
+
+    def _run(self) -> None:
+        is_lost = False
+        last = f"it has not answered since {datetime.now(UTC):%H:%M:%S} UTC, when the run began"
+        while not self._stop.wait(self._interval_s):
+            error = self._ask()
+            if self._stop.is_set():
+                return
+            if error is None:
+                last = f"the last answer came at {datetime.now(UTC):%H:%M:%S} UTC"
+            if error is not None and not is_lost:
+                self._report_lost(error, last)
+            elif error is None and is_lost:
+                for flow in self._flows:
+                    self._emit(FlowReconnected(update=self._update, flow=flow.name, dataset=flow.target))
+            is_lost = error is not None
+
+    def _ask(self) -> BrokerUnreachableError | None:
+        try:
+            self._server.ping()
+        except BrokerUnreachableError as error:
+            return error
+        except HeadraceError:
+            # Such as a login that expired: the flow reports it itself.
+            return None
+        return None
+
+    def _report_lost(self, error: BrokerUnreachableError, last: str) -> None:
+        fact = f"{last}; the flow continues when the server is back"
+        data = error.with_(facts=[fact, *error.facts], remedies=[self._server.remedy]).to_dict()
+        for flow in self._flows:
+            self._emit(FlowReconnecting(update=self._update, flow=flow.name, dataset=flow.target, error=data))
+
+
+@contextmanager
+def watching_servers(plan: Plan, settings: ProjectSettings, update: str, emit: Emitter) -> Iterator[None]:
+    watched: dict[str, tuple[Server, list[Flow]]] = {}
+    for planned in plan.flows:
+        servers = (source.server(settings, ANSWER_S) for source in planned.sources)
+        for name, server in {one.name: one for one in servers if one is not None}.items():
+            watched.setdefault(name, (server, []))[1].append(planned.flow)
+    with ExitStack() as watches:
+        for server, flows in watched.values():
+            watches.enter_context(ServerWatch(server, flows, update, emit))
+        yield
+
 
 _LOG = logging.getLogger(__name__)
 

@@ -32,10 +32,9 @@ from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import NoPositionsError
 from headrace.sinks.delta.increment import ViewIncrement
 from headrace.sinks.target import Committed, RefreshStamp, SplitRows
-from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
+from headrace.storage.layout import Storage, locate
 from headrace.storage.location import Location
-from headrace.storage.refreshes import newest_refresh, refresh_seconds
+from headrace.storage.row_counts import newest_refresh, refresh_seconds
 from headrace.storage.table_log import commit_mark, readable_versions
 from headrace.syntax.sql import items
 

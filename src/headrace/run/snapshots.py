@@ -30,7 +30,7 @@ from headrace.sinks.target import BatchStamp
 from headrace.sources.parts import FilePart
 from headrace.sources.registry import kind_of
 from headrace.state.snapshot_log import SnapshotLog, load_marker
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import newest_version
 

@@ -32,8 +32,15 @@ from headrace.state.checkpoint import (
     load_query,
     load_state,
 )
-from headrace.state.facts import FENCED, CheckpointFacts, FlowFacts, SourceFacts, TableFacts
-from headrace.state.history import History, load_history
+from headrace.state.facts import (
+    FENCED,
+    CheckpointFacts,
+    FlowFacts,
+    History,
+    SourceFacts,
+    TableFacts,
+    load_history,
+)
 from headrace.state.ledger import Ledger
 from headrace.state.opening import rebuild_remedy, repair_command, resume_remedy
 from headrace.storage.location import Location

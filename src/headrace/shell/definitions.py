@@ -30,8 +30,8 @@ from headrace.shell.stream_sql import (
     scans_of,
     table_columns,
 )
+from headrace.storage.layout import locate
 from headrace.storage.local import link_folder, remove_link
-from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 from headrace.syntax.sql import SqlText

@@ -17,8 +17,7 @@ from headrace.sources.parts import Part
 from headrace.sources.requests import Lag, Reader, Seed, Seeding, StreamRead, Systems, Unrecoverable
 from headrace.sources.source import Source
 from headrace.state.checkpoint import SourceIdentity
-from headrace.state.facts import ListOrigin, SourceFacts
-from headrace.state.history import History
+from headrace.state.facts import History, ListOrigin, SourceFacts
 from headrace.state.ledger import Ledger
 from headrace.storage.location import Location
 

@@ -17,7 +17,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import find_option
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
-from headrace.state.history import History
+from headrace.state.facts import History
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.syntax.locations import argument_location

@@ -8,8 +8,7 @@ from dataclasses import replace
 from headrace.errors import HeadraceError, ResumeImpossibleError, StartInvalidError
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart
-from headrace.state.facts import FlowFacts, ListOrigin, Losses, Open, Reason, TableFacts
-from headrace.state.history import History
+from headrace.state.facts import FlowFacts, History, ListOrigin, Losses, Open, Reason, TableFacts
 
 _STATEFUL = "its query is stateful, and a new checkpoint has no state"
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from headrace.errors import HeadraceError, LogUnreadableError, first_line
-from headrace.storage.layout import table_name
-from headrace.storage.locate import locate, locate_supported
+from headrace.storage.layout import locate, locate_supported, table_name
 from headrace.storage.location import Location
 
 _LOG = "_delta_log"

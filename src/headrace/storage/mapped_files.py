@@ -17,7 +17,7 @@ from typing import Any
 from headrace.errors import PathUnmappedError, SourceLocation
 from headrace.model.folders import FileFolder
 from headrace.model.project import ENTRY_MISSING, FOREIGN_PATH, PathMap, ProjectSettings
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 _WITH_ONE_PATH = (
     *("stat", "lstat", "listdir", "scandir", "open", "access", "readlink"),

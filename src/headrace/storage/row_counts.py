@@ -1,4 +1,4 @@
-"""The rows that a commit of a Delta table added and removed."""
+"""What commits of a Delta table say: the rows that they added and removed, and the refreshes of a view."""
 
 from __future__ import annotations
 
@@ -7,9 +7,35 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from headrace.storage.locate import is_uri, locate_supported
+from headrace.storage.layout import is_uri, locate_supported
 from headrace.storage.location import Location
-from headrace.storage.table_log import commit_file, read_actions
+from headrace.storage.table_log import LoggedCommit, commit_file, newest_commits, read_actions
+
+
+def last_refresh(path: Location) -> Mapping[str, Any] | None:
+    """The metadata of the view's newest refresh. ``None`` before the first refresh, and if another writer has
+    changed the view's rows since."""
+    commit = newest_refresh(path)
+    return None if commit is None else commit.metadata
+
+
+def newest_refresh(path: Location) -> LoggedCommit | None:
+    """The commit of the view's newest refresh, see `last_refresh`."""
+    for commit in newest_commits(path):
+        if commit.metadata is not None and "view" in commit.metadata:
+            return commit
+        if commit.changes_data:
+            return None
+    return None
+
+
+def refresh_seconds(commit: LoggedCommit | None) -> dict[str, float]:
+    """How long the last refreshes of a view took, by strategy, as its newest one has recorded it."""
+    metadata = (None if commit is None else commit.metadata) or {}
+    if commit is None or not metadata.get("began"):
+        return {}
+    strategy = metadata.get("increment", {}).get("strategy", "full")
+    return {**metadata.get("seconds", {}), strategy: max(commit.timestamp_ms - metadata["began"], 0) / 1000}
 
 
 def count_moved_rows(table: Location, version: int) -> tuple[int | None, int | None]:

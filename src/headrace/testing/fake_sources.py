@@ -30,8 +30,7 @@ from headrace.sources.kafka.subscription import Subscription, matching, shown
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.storage.arrow_rows import empty_table, read_stream, select
-from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
+from headrace.storage.layout import Storage, locate
 from headrace.testing.rows import (
     Batches,
     FileFormat,

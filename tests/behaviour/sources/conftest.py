@@ -27,7 +27,7 @@ from headrace.project.pipeline import Pipeline
 from headrace.run.schedule import RunResult
 from headrace.runtime.broker import Broker, admin_client
 from headrace.sources.registry import range_of
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from proof.ledger import TIMEOUT_S, ProducerLedger, create_topic
 
 if TYPE_CHECKING:

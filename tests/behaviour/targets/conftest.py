@@ -39,7 +39,7 @@ from headrace.sinks.target import (
 )
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import Open
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from postgres_server import Database
 from sqlite_sink import SqliteSink
 

@@ -14,7 +14,7 @@ from headrace.model.names import OPERATION, SEQUENCE
 from headrace.sinks.delta.tombstones import HiddenEvents
 from headrace.sinks.target import BatchStamp
 from headrace.state.facts import FENCED, Open
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:

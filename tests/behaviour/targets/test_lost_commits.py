@@ -15,7 +15,7 @@ import pytest
 from behaviour.targets.conftest import HARNESSES, FlowHarness, Harness
 from headrace.errors import CommitLostError
 from headrace.sinks.delta.table import delta_log
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.table_log import commit_file, versions
 from waiting import until
 

@@ -19,8 +19,7 @@ from rejected_rows import rejected, write_rejected
 from headrace.errors import QuarantineChangedError
 from headrace.project.quarantine import Quarantine
 from headrace.sinks.delta.commit import discard_rows
-from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
+from headrace.storage.layout import Storage, locate
 
 Call = Callable[..., Any]
 

@@ -14,12 +14,11 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from headrace.cli.commands.sql import Prompt
+from headrace.cli.commands.sql import Names, Prompt, is_complete, make_completer
 from headrace.cli.output import TextOutput
 from headrace.errors import HeadraceError, SourceLocation, SqlInvalidError
 from headrace.model.project import ProjectSettings
 from headrace.runtime.places import CACHE_VARIABLE
-from headrace.shell.completion import Names, is_complete, make_completer
 from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer
 from headrace.syntax.sql import SqlText

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.increments.changes import TableChange, find_change
 from headrace.increments.increment import NotIncrementalError
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 Action = Mapping[str, Mapping[str, Any]]
 

@@ -17,9 +17,8 @@ from stores import At, on_disk
 
 from decoded import files_with
 from headrace.maintain.condition import TableCondition, delete_stored
-from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, finish_erasure, load_erasure, record_erasure
-from headrace.maintain.holders import Pin, add_pin, find_holders, remove_pins
+from headrace.maintain.holders import DatasetTable, Pin, add_pin, find_holders, remove_pins
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.state.checkpoint import QUERY, QueryRecord

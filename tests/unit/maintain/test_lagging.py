@@ -16,7 +16,7 @@ from headrace.cli.main import build_output, run
 from headrace.declare.spec import load_project
 from headrace.maintain.health import find_lagging
 from headrace.project.pipeline import Pipeline
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from read_table import ORDERS, ReadTable
 
 

@@ -16,7 +16,7 @@ from stores import At, on_disk
 
 from headrace.declare.spec import load_project
 from headrace.maintain import condition, scheduler as scheduler_module
-from headrace.maintain.dataset_tables import load_maintenance
+from headrace.maintain.holders import load_maintenance
 from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.model.event_forms import Event
 from headrace.model.names import TableName

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.plan.logical import canonical, digest_code
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 FIRST = """\
 ~Project [value#8, rand(-7729426205726001887) AS r#20, uuid(Some(4452066952966923810)) AS u#23L]

@@ -15,7 +15,7 @@ from headrace.model.names import TableName
 from headrace.project.demo.folder import DemoFolder
 from headrace.project.demo.screens import _reading_lines
 from headrace.project.template.files import template_files
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from object_server import open_buckets
 
 

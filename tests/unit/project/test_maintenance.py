@@ -17,7 +17,7 @@ from stores import At, on_disk
 from headrace.declare.spec import load_project
 from headrace.errors import PinInvalidError, TableUnknownError
 from headrace.maintain import condition, scheduler
-from headrace.maintain.dataset_tables import load_maintenance
+from headrace.maintain.holders import load_maintenance
 from headrace.model.names import TableName
 from headrace.project import maintenance as project_maintenance
 from headrace.project.engine import Engine

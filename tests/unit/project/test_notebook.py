@@ -17,7 +17,7 @@ from headrace.project.pipeline import Pipeline
 from headrace.run.reporting import FlowResult
 from headrace.run.schedule import RunResult
 from headrace.run.views import ViewResult
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from stores import memory_location
 
 from headrace.project.working_copy import WorkingCopy
 from headrace.runtime.places import CACHE_VARIABLE
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 
 def test_a_local_folder_is_its_own_working_copy(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from headrace.model.event_forms import Event
 from headrace.model.events import FlowReconnected, FlowReconnecting
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
-from headrace.run.server_watch import ANSWER_S, INTERVAL_S, ServerWatch
+from headrace.project.updating import ANSWER_S, INTERVAL_S, ServerWatch
 from headrace.sources.requests import Server
 
 BRONZE = TableName("default", "bronze")

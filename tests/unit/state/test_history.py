@@ -12,7 +12,7 @@ from headrace.model.names import TableName
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sources.kafka.facts import ended_offsets as ended
 from headrace.sources.registry import join_marks
-from headrace.state.history import History, load_history
+from headrace.state.facts import History, load_history
 from headrace.state.ledger import Ledger
 from headrace.storage.location import Location
 from unit.state.test_ledger import TABLE_ID, Table, txn

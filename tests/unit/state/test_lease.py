@@ -26,8 +26,8 @@ from headrace.errors import (
 )
 from headrace.state import lease as lease_module
 from headrace.state.lease import EXPIRES_VARIABLE, HEARTBEATS, Heart, Lease, Observer, find_driver
+from headrace.storage.layout import locate
 from headrace.storage.local import LocalFiles
-from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from waiting import until
 

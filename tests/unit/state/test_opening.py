@@ -22,13 +22,13 @@ from headrace.state.facts import (
     CheckpointFacts,
     Continue,
     FlowFacts,
+    History,
     Open,
     Opening,
     RenameFlow,
     SourceFacts,
     TableFacts,
 )
-from headrace.state.history import History
 from headrace.state.opening import decide
 
 OURS, OLDER = "headrace-ours", "headrace-older"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StorageUnsupportedError
-from headrace.storage.layout import Storage
-from headrace.storage.locate import shown_path
+from headrace.storage.layout import Storage, shown_path
 from object_server import open_buckets
 
 

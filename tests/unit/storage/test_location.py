@@ -13,7 +13,7 @@ import pytest
 
 from headrace.errors import StorageUnsupportedError, StorageUnwritableError
 from headrace.storage import objects
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import Location
 from object_server import open_buckets
 

@@ -15,7 +15,7 @@ from stores import object_location
 from headrace.errors import LogUnreadableError
 from headrace.observe.read import read_rows
 from headrace.plan.stored import load_stored_at
-from headrace.storage.locate import KINDS, locate
+from headrace.storage.layout import KINDS, locate
 from headrace.storage.location import Location
 from headrace.storage.log_damage import data_file_faults, find_damage, find_damage_named, naming_damage
 from headrace.storage.table_log import load_commit

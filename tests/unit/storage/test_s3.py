@@ -32,8 +32,7 @@ from headrace.project.copying import copy_storage
 from headrace.state.lease import held_leases
 from headrace.storage.arrow_rows import select
 from headrace.storage.guarantee import check_guarantee
-from headrace.storage.layout import Storage
-from headrace.storage.locate import locate, reach_s3
+from headrace.storage.layout import Storage, locate, reach_s3
 from headrace.storage.location import Location, open_delta
 from headrace.storage.objects import ObjectFiles
 from headrace.storage.s3.access import S3Access

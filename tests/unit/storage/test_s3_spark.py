@@ -15,7 +15,7 @@ from headrace.model.project import S3Settings
 from headrace.model.secrets import Redactor
 from headrace.runtime.engine.record import choose_engine
 from headrace.runtime.storage_support import NO_STORAGE
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import Location
 from headrace.storage.s3 import spark
 from headrace.storage.s3.access import Credentials, S3Access, S3Files

@@ -11,7 +11,7 @@ from stores import memory_location
 
 from headrace.errors import CheckpointCorruptError, StorageAccessError, StorageUnreadableError
 from headrace.maintain.checkpoints import find_problems, load_checkpoints, load_metadata, offsets_problem
-from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
+from headrace.maintain.holders import load_maintenance, record_maintenance
 from headrace.model.names import TableName
 from headrace.sources.files import lists
 from headrace.sources.kafka import kind

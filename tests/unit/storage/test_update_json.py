@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 
 def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:

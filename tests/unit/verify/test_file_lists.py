@@ -212,7 +212,7 @@ def test_a_merged_entry_of_the_ledger_that_reaches_into_the_log_is_held_to_its_l
 
 def test_packed_lists_prove_the_same(files: FilesFlow, verify: Any) -> None:
     from headrace.sources.files.lists import FileLists
-    from headrace.storage.locate import locate
+    from headrace.storage.layout import locate
 
     files.put("a", "b", "c")
     for name in ("a", "b", "c"):

@@ -13,7 +13,7 @@ from rejected_rows import rejected, write_rejected
 from headrace.model.names import TableName
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.state.ledger import Ledger
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 Verify = Any
 Broker = Any

@@ -19,7 +19,7 @@ from headrace.contracts.schema_types import FOLDER
 from headrace.errors import TopicNotFoundError
 from headrace.model.texts import counted, duration_text
 from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.storage.locate import is_uri
+from headrace.storage.layout import is_uri
 
 if TYPE_CHECKING:
     from headrace.project.inferring import InferredSchema

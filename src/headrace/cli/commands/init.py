@@ -103,7 +103,7 @@ def demo(
     from headrace.runtime.aot import make_later
     from headrace.runtime.fetch import ensure_jars
     from headrace.runtime.jars import find_java
-    from headrace.storage.locate import locate
+    from headrace.storage.layout import locate
 
     root = None if storage is None else locate(storage)
     output, folder = invocation.output, choose_folder(directory)

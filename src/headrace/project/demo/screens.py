@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,7 @@ def closing_data(result: DemoResult) -> dict[str, Any]:
         "broker_path": str(result.folder.broker),
         "records": ledger.records,
         "duration_s": round(result.duration_s, 2),
-        "crashes": [
-            {
-                "flow": crash.flow,
-                "planned": crash.planned,
-                "finished": crash.finished,
-                "inside_batch": crash.inside_batch,
-                "in_table": crash.in_table,
-            }
-            for crash in result.crashes
-        ],
+        "crashes": [{**asdict(one), "inside_batch": one.inside_batch} for one in result.crashes],
         "replay": result.replay,
         "up_to_date": result.drained,
         "rejected": result.rejected,

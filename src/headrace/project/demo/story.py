@@ -171,23 +171,17 @@ class _Witness:
         self.screen.note(f"✓ {text}")
 
 
+@dataclass
 class Demo:
-    def __init__(
-        self,
-        directory: Path,
-        records: int,
-        rate: int,
-        screen: Screen,
-        files: Mapping[str, str],
-        storage: Location | None = None,  # ``None`` for the folder of the tables in the demo's own folder
-    ) -> None:
-        self._directory = directory
-        self._records = records
-        self._rate = rate
-        self._screen = screen
-        self._files = files
-        self._storage = storage
-        self._witness = _Witness(screen)
+    directory: Path
+    records: int
+    rate: int
+    screen: Screen
+    files: Mapping[str, str]
+    storage: Location | None = None  # ``None`` for the folder of the tables in the demo's own folder
+
+    def __post_init__(self) -> None:
+        self._witness = _Witness(self.screen)
         self._driver: Driver | None = None
 
     def run(self) -> DemoResult:
@@ -199,23 +193,23 @@ class Demo:
             folder = self._write_folder()
             stack.callback(shutil.rmtree, folder.scratch, ignore_errors=True)
             settings = self._start_broker(folder, stack)
-            records = self._records
+            records = self.records
             producer = SalesProducer(
                 settings.kafka,
                 TOPIC,
                 records=records,
-                rate=self._rate,
+                rate=self.rate,
                 pauses=[int(records * share) for share in (_FIRST, *_CRASH_AT_LATEST)],
             )
             # Last in, first out: the driver ends before the producer, and both before the broker.
             stack.callback(producer.stop)
             stack.callback(self._kill_driver)
-            with self._screen.watching():
+            with self.screen.watching():
                 self._start_driver(folder)
                 producer.start()
                 crashes = self._crash(folder, settings, producer)
                 drained = self._drain(settings, producer)
-                self._screen.doing("stopping the pipeline")
+                self.screen.doing("stopping the pipeline")
                 if self._driver is not None:
                     self._driver.stop()
                     self._driver = None
@@ -237,12 +231,12 @@ class Demo:
             )
 
     def _write_folder(self) -> DemoFolder:
-        if self._storage is not None:
-            check_empty(self._storage)
-        folder = write_demo(self._directory, self._files)
-        self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   (you can edit it)")
-        if self._storage is not None:
-            self._screen.fact("Storage", str(self._storage))
+        if self.storage is not None:
+            check_empty(self.storage)
+        folder = write_demo(self.directory, self.files)
+        self.screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   (you can edit it)")
+        if self.storage is not None:
+            self.screen.fact("Storage", str(self.storage))
         return folder
 
     def _start_broker(self, folder: DemoFolder, stack: ExitStack) -> ProjectSettings:
@@ -250,13 +244,13 @@ class Demo:
         from headrace.runtime.fetch import ensure_jars
 
         # All jars now, with progress: the process of the pipeline shows none.
-        is_local = self._storage is None or self._storage.is_local
+        is_local = self.storage is None or self.storage.is_local
         ensure_jars("spark", "broker", *(() if is_local else ("s3",)))
         broker = Broker(folder.broker)
         stack.callback(broker.stop)
         servers = broker.start()
         broker.create_topic(TOPIC, PARTITIONS)
-        self._screen.fact(
+        self.screen.fact(
             "Broker", f"Apache Kafka {VERSION} on {servers}, topic {TOPIC}, {PARTITIONS} partitions"
         )
         settings = load_project(folder.path)
@@ -264,7 +258,7 @@ class Demo:
         return replace(settings, kafka=kafka)
 
     def _start_driver(self, folder: DemoFolder) -> None:
-        self._screen.doing("starting Spark")
+        self.screen.doing("starting Spark")
         self._driver = Driver(
             folder.path, environment=_environment(folder), log_file=folder.driver_log, emit=self._witness
         )
@@ -276,7 +270,7 @@ class Demo:
         """Kill the process in the middle of a batch; repeat if the batch had just ended."""
         bronze = _name(settings, FLOW)
         crashes: list[Crash] = []
-        self._screen.doing("producing records and processing them")
+        self.screen.doing("producing records and processing them")
         self._wait(lambda: self._witness.batches >= 1, producer, "it committed no batch")
         producer.go_on()
         self._wait(lambda: self._is_time(producer), producer, "it committed too few batches")
@@ -286,11 +280,11 @@ class Demo:
             assert self._driver is not None
             await_batch(settings.storage, bronze, FLOW, timeout_s=_BATCH_TIMEOUT_S, check=self._driver.check)
             self._driver.kill()
-            self._screen.killed()
+            self.screen.killed()
             crash = look_at_crash(settings.storage, bronze, FLOW)
             crashes.append(crash)
             self._witness.restart(crash.planned)
-            self._screen.note(crash_text(crash))
+            self.screen.note(crash_text(crash))
             self._start_driver(folder)
         producer.finish()
         return tuple(crashes)
@@ -304,7 +298,7 @@ class Demo:
 
     def _drain(self, settings: ProjectSettings, producer: SalesProducer) -> bool:
         """Wait until the tables hold all records of the producer; ``False`` after a timeout."""
-        self._screen.doing("draining the topic")
+        self.screen.doing("draining the topic")
         watch = TableWatch(
             settings.storage,
             streams=(_name(settings, "bronze"), _name(settings, "silver")),
@@ -326,18 +320,18 @@ class Demo:
         """Correct the expectation, and replay what it has rejected: the rejected and the replayed rows."""
         from headrace.project.pipeline import Pipeline
 
-        self._screen.doing("replaying the rejected rows")
+        self.screen.doing("replaying the rejected rows")
         with Pipeline(settings) as pipeline:
             (summary,) = pipeline.quarantine.list([REJECTING])
             rejected = summary.states.get("quarantined", 0)
-            self._screen.note(f"{rejected} refunds are in the quarantine of {REJECTING}: sales > 0 fails")
+            self.screen.note(f"{rejected} refunds are in the quarantine of {REJECTING}: sales > 0 fails")
             file = folder.path / "transformations" / f"{REJECTING}.py"
             file.write_text(file.read_text(encoding="utf-8").replace(_EXPECTED, _CORRECTED), encoding="utf-8")
             done = pipeline.quarantine.replay(REJECTING)
             text = f"✓ {done.replayed} of them replayed, after the expectation was corrected to sales <> 0"
-            self._screen.note(text)
+            self.screen.note(text)
             # The view has them, too.
-            pipeline.run(["gold"], emit=self._screen.event)
+            pipeline.run(["gold"], emit=self.screen.event)
         return rejected, done.replayed
 
     def _wait(self, condition: Callable[[], bool], producer: SalesProducer | None, otherwise: str) -> None:

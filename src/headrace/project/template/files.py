@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.declare.spec_model import SCHEMA_FILE, build_schema
 from headrace.errors import FileExistsInTheWayError
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import Location
 
 TOPIC = "sales"

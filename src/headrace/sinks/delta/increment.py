@@ -26,7 +26,7 @@ from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
 from headrace.sinks.target import Committed, RefreshStamp, SplitRows
 from headrace.storage.location import Location
-from headrace.storage.refreshes import newest_refresh
+from headrace.storage.row_counts import newest_refresh
 from headrace.storage.table_log import newest_version
 from headrace.storage.table_snapshot import SnapshotUnreadableError, load_added
 

@@ -14,8 +14,7 @@ from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
 from headrace.sinks.target import BatchWriter, Committed, RefreshStamp, SplitRows
 from headrace.storage.location import Location
-from headrace.storage.refreshes import last_refresh
-from headrace.storage.row_counts import count_added_rows
+from headrace.storage.row_counts import count_added_rows, last_refresh
 from headrace.storage.table_log import commit_file, is_table, load_commit
 
 _MOST_FILES = 100

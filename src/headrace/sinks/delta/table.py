@@ -14,7 +14,7 @@ from headrace.errors import StorageUnreadableError, TableNameTakenError
 from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.storage.locate import locate_supported
+from headrace.storage.layout import locate_supported
 from headrace.storage.location import Location
 from headrace.storage.log_damage import naming_damage
 from headrace.storage.table_log import checksum_matches_log, is_table, load_checksum, newest_version

@@ -17,7 +17,7 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import delta_log, forget_snapshot, read_scala
 from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_file, find_commit, is_followed, logged_batch, stray_versions
 from headrace.storage.table_snapshot import is_part, load_held_batch

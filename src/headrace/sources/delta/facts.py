@@ -16,8 +16,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sources.kind import Meaning
 from headrace.sources.parts import FileParts, file_uri, row_number
-from headrace.state.facts import FlowFacts, NextPosition, ReadBefore, SourceFacts
-from headrace.state.history import History
+from headrace.state.facts import FlowFacts, History, NextPosition, ReadBefore, SourceFacts
 from headrace.state.starting_positions import require_whole, resume_impossible
 from headrace.storage import table_log
 from headrace.storage.location import Location

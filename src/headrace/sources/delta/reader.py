@@ -22,7 +22,7 @@ from headrace.sources.requests import (
     SourceSeen,
     refuse_silent_loss,
 )
-from headrace.storage.locate import locate, locate_supported
+from headrace.storage.layout import locate, locate_supported
 from headrace.storage.location import Location
 from headrace.storage.table_log import property_since, versions
 

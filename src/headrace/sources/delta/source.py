@@ -50,7 +50,7 @@ from headrace.sources.requests import Lag, Past, Seed, Seeding, SourceRead, Stre
 from headrace.sources.source import Source
 from headrace.state.checkpoint import SourceIdentity
 from headrace.state.facts import ListOrigin, SourceFacts
-from headrace.storage.locate import locate, shown_path
+from headrace.storage.layout import locate, shown_path
 from headrace.storage.location import Location
 from headrace.storage.table_log import (
     LoggedCommit,

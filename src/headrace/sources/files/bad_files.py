@@ -17,7 +17,7 @@ from headrace.runtime.lazy_pyspark import F, SparkSession, StructType, T
 from headrace.sources.decoders import NOT_UTF8
 from headrace.sources.files.headers import open_unpacked
 from headrace.sources.records import BadRecord
-from headrace.storage.locate import is_uri
+from headrace.storage.layout import is_uri
 
 Declared = AppendFlow | AutoCdcFlow | RefreshFlow | TemporaryView
 

@@ -22,7 +22,7 @@ from headrace.sources.files.by_header import find_groups, header_schema
 from headrace.sources.kind import FlowRun, Guard
 from headrace.state.checkpoint import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import FileState
 
 _PACKED = 500

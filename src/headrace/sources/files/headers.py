@@ -20,7 +20,7 @@ from headrace.errors import NOT_COMMITTED, HeadraceError, SourceLocation
 from headrace.model.declarations import Drift, DriftAction
 from headrace.model.folders import plain_path
 from headrace.model.texts import counted, find_option
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 
 HEADERS_OPTION: Final = "headrace.files.headers"
 """An option without effect that carries the `HeaderRules` of a read of CSV files."""

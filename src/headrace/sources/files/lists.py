@@ -19,10 +19,9 @@ from typing import Any
 from headrace.model.folders import FileFolder
 from headrace.model.ranges import Position
 from headrace.state.checkpoint import SourceIdentity, corrupt, folder_of, reading
-from headrace.state.facts import FlowFacts, ListOrigin, NextPosition, SourceFacts
-from headrace.state.history import History
+from headrace.state.facts import FlowFacts, History, ListOrigin, NextPosition, SourceFacts
 from headrace.state.starting_positions import require_whole, resume_impossible
-from headrace.storage.locate import locate
+from headrace.storage.layout import locate
 from headrace.storage.location import Location
 
 _FOLDER = "files"

@@ -27,7 +27,7 @@ from headrace.sources.requests import (
     SourceSeen,
     unsupported,
 )
-from headrace.storage.locate import locate_supported
+from headrace.storage.layout import locate_supported
 
 FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
 PARSED_FORMATS = frozenset({"json", "csv", "xml"})

@@ -64,9 +64,8 @@ from headrace.sources.requests import (
 )
 from headrace.sources.source import Source
 from headrace.state.checkpoint import SourceIdentity, folder_of, load_identity
-from headrace.state.facts import ListOrigin, SourceFacts
-from headrace.state.history import History, PastRead
-from headrace.storage.locate import is_uri, locate, locate_supported, shown_path
+from headrace.state.facts import History, ListOrigin, PastRead, SourceFacts
+from headrace.storage.layout import is_uri, locate, locate_supported, shown_path
 from headrace.storage.location import Location
 
 _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"

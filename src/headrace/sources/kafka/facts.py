@@ -17,8 +17,15 @@ from headrace.sources.kafka.cluster import Partition
 from headrace.sources.kafka.clusters import SERVERS
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.state.facts import ChosenPosition, FlowFacts, Losses, NextPosition, ReadBefore, SourceFacts
-from headrace.state.history import History
+from headrace.state.facts import (
+    ChosenPosition,
+    FlowFacts,
+    History,
+    Losses,
+    NextPosition,
+    ReadBefore,
+    SourceFacts,
+)
 from headrace.state.starting_positions import require_whole, resume_impossible
 
 Span = tuple[int, int]

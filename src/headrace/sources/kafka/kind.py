@@ -41,8 +41,7 @@ from headrace.sources.parts import Part
 from headrace.sources.requests import Lag, StreamRead, Systems, Unrecoverable
 from headrace.sources.source import Source
 from headrace.state.checkpoint import SourceIdentity, folder_of, reading
-from headrace.state.facts import SourceFacts
-from headrace.state.history import History
+from headrace.state.facts import History, SourceFacts
 from headrace.storage.location import Location
 
 

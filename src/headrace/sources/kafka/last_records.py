@@ -18,7 +18,7 @@ from headrace.model.ranges import RecordMark, SourceRange
 from headrace.model.texts import moment_text
 from headrace.sources.kafka.cluster import KafkaCluster, Marks, Partition
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.state.history import History
+from headrace.state.facts import History
 
 MARK = "last"
 """The key of a range in a commit.

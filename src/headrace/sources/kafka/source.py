@@ -34,8 +34,7 @@ from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import matching, shown
 from headrace.sources.requests import Found, Past, Server, SourceRead, Systems
 from headrace.sources.source import Source
-from headrace.state.facts import SourceFacts
-from headrace.state.history import History
+from headrace.state.facts import History, SourceFacts
 from headrace.storage.location import Location
 
 _ANSWER_S = 5.0

@@ -29,8 +29,7 @@ from headrace.sources.requests import (
 )
 from headrace.sources.source import Source
 from headrace.state.checkpoint import SourceIdentity
-from headrace.state.facts import FlowFacts, NextPosition, SourceFacts
-from headrace.state.history import History
+from headrace.state.facts import FlowFacts, History, NextPosition, SourceFacts
 from headrace.state.starting_positions import require_whole, resume_impossible
 from headrace.storage.location import Location
 

@@ -14,7 +14,7 @@ from headrace.errors import SpecInvalidError
 from headrace.model.project import ProjectSettings, S3Settings
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.storage_support import CHECKPOINT_FILES, NO_STORAGE, StorageSupport
-from headrace.storage.locate import S3
+from headrace.storage.layout import S3
 from headrace.storage.location import Location
 from headrace.storage.s3 import access as s3
 from headrace.storage.s3.access import S3Access, S3Files

@@ -11,8 +11,7 @@ from headrace.model.remedies import ChosenStart
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.checkpoint import SourceIdentity
-from headrace.state.facts import ChosenPosition, FlowFacts
-from headrace.state.history import History
+from headrace.state.facts import ChosenPosition, FlowFacts, History
 
 FLOW = FlowFacts(
     flow="orders",

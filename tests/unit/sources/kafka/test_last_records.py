@@ -18,7 +18,7 @@ from headrace.sources.kafka.last_records import (
     read_marks,
 )
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.state.history import History
+from headrace.state.facts import History
 from waiting import until
 
 PLACE = ("t", 0)
