@@ -1,9 +1,12 @@
-"""Rows into a table of PostgreSQL by key: the time of a batch, beside a foreachBatch function of one's own.
+"""Rows into a table of PostgreSQL by key, and into a topic: the time of a batch, beside the usual way.
 
 Both sides read the same topic in one JVM: first one record for each key, then batches of random keys, of one
 size after the other. "usual" is the code that people write: the newest record of each key, Spark's JDBC
 writer into a staging table, and one INSERT .. ON CONFLICT. After a crash it repeats a batch, and old records
 replace newer ones. The server is PostgreSQL from a wheel, on the loopback interface.
+
+A topic gets the same batches from the sink with its two guarantees: exactly once, from one producer of the
+driver, and at least once, from Spark's writer.
 """
 
 from __future__ import annotations
@@ -44,6 +47,17 @@ def serve():
     return hr.read_kafka("{topic}", format="json", schema="{schema}",
                          options={{"maxOffsetsPerTrigger": "{records}"}})
 """
+_TO_TOPIC = """\
+import headrace as hr
+
+hr.create_sink("{name}", "kafka", {{"topic": "{name}", "guarantee": "{guarantee}"}})
+
+
+@hr.append_flow(target="{name}", name="{name}")
+def send():
+    read = hr.read_kafka("{topic}", options={{"maxOffsetsPerTrigger": "{records}"}})
+    return read.selectExpr("key", "value")
+"""
 Run = Callable[[int, int], list[float]]
 
 
@@ -74,22 +88,20 @@ def postgres_in(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-def _headrace(spark: SparkSession, bootstrap: str, root: Path, address: str) -> Run:
+def _pipeline(folder: Path, bootstrap: str) -> Callable[[str], list[float]]:
+    """Runs the code of a pipeline; gives the seconds of each batch."""
     from headrace import Pipeline
     from headrace.model.event_forms import Event
     from headrace.model.events import BatchCommitted
 
-    folder = root / "headrace"
     folder.mkdir()
     (folder / "headrace.yml").write_text(
         "name: bench\nstorage: ./lake\nlibraries:\n  - file: served.py\n"
-        f"kafka:\n  bootstrap.servers: {bootstrap}\ndatabase: bench_sinks\n",
+        f"kafka:\n  bootstrap.servers: {bootstrap}\ndatabase: bench_{folder.name}\n",
         encoding="utf-8",
     )
-    options = {"url": address, "table": "served", "keys": "id", "sequence_by": "version", "create": "true"}
 
-    def run(records: int, produced: int) -> list[float]:
-        code = _PIPELINE.format(options=options, topic=TOPIC, schema=SCHEMA, records=records)
+    def run(code: str) -> list[float]:
         (folder / "served.py").write_text(code, encoding="utf-8")
         found: list[float] = []
 
@@ -104,6 +116,28 @@ def _headrace(spark: SparkSession, bootstrap: str, root: Path, address: str) -> 
         return found
 
     return run
+
+
+def _headrace(spark: SparkSession, bootstrap: str, root: Path, address: str) -> Run:
+    run = _pipeline(root / "headrace", bootstrap)
+    options = {"url": address, "table": "served", "keys": "id", "sequence_by": "version", "create": "true"}
+
+    def load(records: int, produced: int) -> list[float]:
+        return run(_PIPELINE.format(options=options, topic=TOPIC, schema=SCHEMA, records=records))
+
+    return load
+
+
+def _to_topic(guarantee: str) -> Callable[[SparkSession, str, Path, str], Run]:
+    def make(spark: SparkSession, bootstrap: str, root: Path, address: str) -> Run:
+        run = _pipeline(root / guarantee, bootstrap)
+
+        def send(records: int, produced: int) -> list[float]:
+            return run(_TO_TOPIC.format(name=guarantee, guarantee=guarantee, topic=TOPIC, records=records))
+
+        return send
+
+    return make
 
 
 def _usual(spark: SparkSession, bootstrap: str, root: Path, address: str) -> Run:
@@ -144,7 +178,12 @@ def _usual(spark: SparkSession, bootstrap: str, root: Path, address: str) -> Run
     return run
 
 
-_SIDES: dict[str, Callable[[Any, str, Path, str], Run]] = {"headrace": _headrace, "usual": _usual}
+_GUARANTEES = ("exactly_once", "at_least_once")
+_SIDES: dict[str, Callable[[Any, str, Path, str], Run]] = {
+    "headrace": _headrace,
+    "usual": _usual,
+    **{guarantee: _to_topic(guarantee) for guarantee in _GUARANTEES},
+}
 
 
 @click.command()
@@ -153,7 +192,7 @@ _SIDES: dict[str, Callable[[Any, str, Path, str], Run]] = {"headrace": _headrace
 @click.option("--batches", default=5, show_default=True)
 @click.option("--quick", is_flag=True, help="A short run, to see that it works.")
 def main(keys: int, batch: str, batches: int, quick: bool) -> None:
-    """Seconds of a batch that goes into PostgreSQL by key, beside a function of one's own."""
+    """Seconds of a batch that goes into PostgreSQL by key or into a topic, beside the usual way."""
     from headrace.runtime.session import open_spark
 
     keys, batch, batches = (10_000, "1000", 2) if quick else (keys, batch, batches)
@@ -165,7 +204,8 @@ def main(keys: int, batch: str, batches: int, quick: bool) -> None:
         postgres_in(Path(name) / "postgres") as address,
     ):
         Path(name).chmod(0o755)
-        broker.create_topic(TOPIC, PARTITIONS)
+        for topic in (TOPIC, *_GUARANTEES):
+            broker.create_topic(topic, PARTITIONS)
         bootstrap = broker.start()
         running = open_spark("bench", memory="2g", shared=False, conf={"spark.jars.packages": DRIVER})
         runs = {side: make(running.spark, bootstrap, Path(name), address) for side, make in _SIDES.items()}
@@ -185,10 +225,13 @@ def main(keys: int, batch: str, batches: int, quick: bool) -> None:
         running.stop()
     for size, sized in found.items():
         medians = {side: statistics.median(seconds[1:]) for side, seconds in sized.items()}
-        usual = medians["usual"]
-        rows = [(side, one, size / one, ratio(usual, one)) for side, one in medians.items()]
-        click.echo(f"{size:,} records into {keys:,} keys")
-        table(("side", "seconds a batch", "rows a second", "usual / it"), rows)
+        usual = {"headrace": "usual", "usual": "usual"}
+        rows = [
+            (side, one, size / one, ratio(medians[usual.get(side, "at_least_once")], one))
+            for side, one in medians.items()
+        ]
+        click.echo(f"{size:,} records into {keys:,} keys, and into a topic")
+        table(("side", "seconds a batch", "rows a second", "usual or at least once / it"), rows)
     keep("sinks", {"keys": keys, "seconds": found})
 
 

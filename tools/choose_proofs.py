@@ -79,6 +79,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         *(
             "generations",
             "groups",
+            "kafka_sink",
             "lost_commit",
             "lost_commits",
             "partial_changes",

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.project.pipeline import Pipeline
 from postgres_server import Database
 from proof.ledger import TIMEOUT_S, ProducerLedger, create_topic, settings
+from topic_reader import newest
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -110,6 +111,20 @@ def test_features_are_computed_for_changed_keys_only(load_example: Callable[[str
     ]
     example.run({"order": 2, "customer": "eve", "version": 3, "cancelled": True})
     assert [row[0] for row in rows_of(features, "customer")] == ["ada", "bob"]
+
+
+def test_a_topic_follows_a_changing_table(
+    load_example: Callable[[str, str], Example], bootstrap: str, topic: Callable[..., str]
+) -> None:
+    published = topic(2, **{"cleanup.policy": "compact"})
+    example = load_example("published", "customer-changes")
+    code = example.root / "transformations" / "customers.py"
+    code.write_text(code.read_text().replace('"topic": "customers"', f'"topic": "{published}"'))
+    example.run()
+    example.run({"id": 3, "changed_at": "2026-01-03T08:00:00Z", "op": "delete"})
+    rows = [json.loads(value) for value in newest(bootstrap, published).values()]
+    held = sorted((row["id"], row["name"], row["city"]) for row in rows)
+    assert held == example.rows("customers", "id", "name", "city") == [(1, "Ada", "Zug")]
 
 
 def test_a_table_of_postgres_follows_a_changing_one(

@@ -35,6 +35,7 @@ from headrace.cli.main import run
 from headrace.project.pipeline import Pipeline
 from proof.ledger import ProducerLedger, create_topic, settings
 from secured_broker import SecuredBroker
+from topic_reader import values
 
 SECONDS = 5.0
 """How soon a user has to know; a request's own timeout is longer."""
@@ -45,6 +46,14 @@ import headrace as hr
 @hr.table
 def orders():
     return hr.read_kafka("{topic}"{more})
+"""
+
+SENT = """
+hr.create_sink("sent", "kafka", {{"topic": "{topic}_sent"}})
+
+@hr.append_flow(target="sent")
+def send():
+    return hr.read_kafka("{topic}").selectExpr("key", "value")
 """
 
 
@@ -321,6 +330,31 @@ def test_a_login_that_turns_wrong_under_way_ends_the_flow(spark: SparkSession, s
     assert (failed["code"], failed["transient"]) == ("KAFKA_LOGIN_REFUSED", False)
     assert not [event for event in events if event.get("event") == "FlowRetrying"]
     assert "pl4nted" not in ran.out + ran.err
+
+
+def test_a_sink_sends_with_the_login_and_names_a_topic_that_may_not_be_written(
+    spark: SparkSession, secured: Secured
+) -> None:
+    bootstrap, sent = secured.broker.start(), f"{secured.topic}_sent"
+    create_topic(bootstrap, sent, 2)
+    with (secured.root / "orders.py").open("a") as file:
+        file.write(SENT.format(topic=secured.topic))
+    assert secured("run", "--json").code == 0
+    assert len(values(bootstrap, sent)) == 100
+    assert secured("verify").code == 0
+    admin = AdminClient(settings(bootstrap))
+    allowed = {"User:guest": AclOperation.WRITE, "User:shop": AclOperation.DESCRIBE}
+    rules = [
+        AclBinding(
+            *(ResourceType.TOPIC, sent, ResourcePatternType.LITERAL),
+            *(user, "*", operation, AclPermissionType.ALLOW),
+        )
+        for user, operation in allowed.items()
+    ]
+    for future in admin.create_acls(rules).values():
+        future.result(10)
+    planned = secured("plan", "--json")
+    assert planned.code == 1 and "SINK_INVALID" in planned.out and f"{sent} may not be written" in planned.out
 
 
 def test_a_topic_that_may_not_be_read_is_named(spark: SparkSession, secured: Secured) -> None:

@@ -31,7 +31,7 @@ def visits():
     return hr.read_files("landing", format="json", schema="id LONG, page STRING")
 
 hr.create_sink("copy", "delta", {"path": "ROOT/copy"})
-hr.create_sink("topic", "kafka", {"topic": "TOPIC"})
+hr.create_sink("topic", "kafka", {"topic": "TOPIC", "guarantee": "at_least_once"})
 
 @hr.foreach_batch_sink()
 def called(df, batch_id):

@@ -27,20 +27,22 @@ FunctionT = TypeVar("FunctionT", bound=Callable[[Any, int], object])
 def create_sink(name: str, format: str, options: Mapping[str, str] | None = None) -> None:
     """Declare a sink: append flows send rows to it with ``@hr.append_flow(target=name)``.
 
-    A Delta table and a table of PostgreSQL get each row exactly once. A topic, a folder and a table by JDBC
-    get each row at least once: if a process ends after it has sent a batch and before the batch is recorded,
-    the batch is sent again. A full refresh of a sink sends everything again.
+    A Delta table, a table of PostgreSQL and a topic, for readers with ``isolation.level=read_committed``, get
+    each row exactly once. A folder and a table by JDBC get each row at least once: if a process ends after it
+    has sent a batch and before the batch is recorded, the batch is sent again. A full refresh of a sink sends
+    everything again.
 
     Args:
-        name: The name of the sink. Unless it is a table of PostgreSQL, the storage keeps a Delta table of
-            this name without rows, which records the batches.
+        name: The name of the sink. Unless it is a topic or a table of PostgreSQL, the storage keeps a Delta
+            table of this name without rows, which records the batches.
         format: ``delta``, ``postgres``, ``kafka``, ``jdbc``, ``parquet``, ``json``, ``csv`` or ``orc``. A row
             for Kafka has a column ``value``, and may have ``key``, ``headers`` (an array of structs of
-            ``key`` and ``value``), ``topic`` and ``partition``.
+            ``key`` and ``value``), ``topic`` and ``partition``; or the option ``format`` is ``json``.
         options: The options of Spark's writer: ``path`` for Delta and files (relative to the pipeline's
-            folder), or ``tableName`` for a Delta table that the key ``tables`` of the spec has; ``topic`` for
-            Kafka; ``table``, ``url`` and ``keys`` for PostgreSQL; ``url`` and ``dbtable`` for JDBC. The Kafka
-            connection is the profile's, unless there are ``kafka.*`` options.
+            folder), or ``tableName`` for a Delta table that the key ``tables`` of the spec has; ``topic``,
+            ``format``, ``keys`` and ``guarantee`` for Kafka; ``table``, ``url`` and ``keys`` for PostgreSQL;
+            ``url`` and ``dbtable`` for JDBC. The Kafka connection is the profile's, unless there are
+            ``kafka.*`` options.
 
     Example:
         >>> import headrace as hr

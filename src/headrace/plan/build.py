@@ -44,6 +44,7 @@ from headrace.plan.strategies import ViewStrategies
 from headrace.plan.validate import check_declarations, raise_all
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sources.registry import kind_for
 from headrace.syntax.bindings import ReboundGlobal, find_rebound
 
 
@@ -208,6 +209,8 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
     assert isinstance(target, StreamingTable)
     given = coordinates_of(target.table_properties)
     sources = planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, flow.location)
+    # A test gets the rows of a sink, which would go to another system.
+    sink = None if resolver.is_test else target.sink
     return stages.PlannedFlow(
         flow=flow,
         schema=resolved.plan.schema,
@@ -237,8 +240,10 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
         limit_place=None if target.max_rejected else resolver.settings.places.get("max_rejected"),
         checked_views=_checked(resolved.views, resolver.declarations),
         checks=target.checks,
-        # A test gets the rows of a sink, which would go to another system.
-        sink=None if resolver.is_test else target.sink,
+        sink=sink,
+        connection=dict
+        if sink is None
+        else partial(kind_for(sink.format).sink_options, sink, resolver.settings),
         gone=resolved.gone,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,6 +82,8 @@ class PlannedFlow(PlannedQuery):
     checked_views: tuple[TemporaryView, ...] = ()
     checks: tuple[DatasetCheck, ...] = ()
     sink: Sink | None = None  # where the rows go, if the target is a sink
+    # The settings of the sink's connection that the profile gives.
+    connection: Callable[[], Mapping[str, str]] = field(default=dict, compare=False, repr=False)
     readers: tuple[TableName, ...] = ()  # the other tables whose flows read its table as a stream
     # Why a query that was applied once cannot be read again; its flow has nothing to do.
     gone: HeadraceError | None = None

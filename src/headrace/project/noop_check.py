@@ -42,7 +42,7 @@ from headrace.run.targets import target_reader
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.replace import lacks_quarantine
 from headrace.sinks.delta.table import TableState, read_checksum
-from headrace.sources.registry import load_source
+from headrace.sources.registry import kind_for, load_source
 from headrace.sources.requests import Asking, Systems
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.facts import Continue
@@ -141,10 +141,10 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
             if not isinstance(found, SchemaFile) or found.digest != digest:
                 raise _Uncertain(f"{name} has changed")
         sinks = {one.name: one.sink for one in declared.datasets if isinstance(one, StreamingTable)}
-        flows = [_stub(one, sinks) for one in record["flows"]]
+        asking = Asking(settings=lambda: replace(settings, kafka=connect()))
+        flows = [_stub(one, sinks, asking.settings) for one in record["flows"]]
         if any(source.connection is not None for planned in flows for source in planned.sources):
             raise _Uncertain("a query has its own login, which the record does not keep")
-        asking = Asking(settings=lambda: replace(settings, kafka=connect()))
         systems = Systems(storage=settings.storage, read_table=_read_table, asking=asking)
         with closing(systems):
             for planned in flows:
@@ -228,8 +228,11 @@ def _read_table(path: Location) -> TableState:
     return found
 
 
-def _stub(record: Mapping[str, Any], sinks: Mapping[TableName, Sink | None]) -> PlannedFlow:
+def _stub(
+    record: Mapping[str, Any], sinks: Mapping[TableName, Sink | None], settings: Callable[[], ProjectSettings]
+) -> PlannedFlow:
     """A planned flow with its sources only; it cannot be run."""
+    sink = sinks.get(TableName(*record["dataset"]))
     sources = tuple(load_source(one, _NOWHERE) for one in record["sources"])
     return PlannedFlow(
         flow=AppendFlow(
@@ -245,7 +248,8 @@ def _stub(record: Mapping[str, Any], sinks: Mapping[TableName, Sink | None]) -> 
         timestamp=None,
         reads_target=False,
         fingerprint="",
-        sink=sinks.get(TableName(*record["dataset"])),
+        sink=sink,
+        connection=dict if sink is None else lambda: kind_for(sink.format).sink_options(sink, settings()),
     )
 
 

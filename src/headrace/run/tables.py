@@ -43,7 +43,7 @@ from headrace.sinks.delta.table import (
     read_state,
     register_table,
 )
-from headrace.sinks.target import SinkStore
+from headrace.sinks.target import SinkStore, format_of, keeps_state
 from headrace.state.checkpoint import generations, load_identity, load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
@@ -379,8 +379,30 @@ def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
     for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
         batches = load_state(path).last_planned + 1
         if batches > 0:
+            _refuse_other_sink(planned, load_identity(path).sink)
             folder, held = storage.table(flow.target), counted(batches, "batch")
             raise table_lost(planned, f"{folder} is missing; its checkpoint {path} has {held}")
+
+
+def _refuse_other_sink(planned: PlannedFlow, before: str | None) -> None:
+    """Refuse a sink whose batches were recorded elsewhere. `before`: the format that kept the state of the
+    flow; ``None`` if a Delta table did."""
+    sink, flow = planned.sink, planned.flow
+    now = sink.format if sink is not None and keeps_state(sink) else None
+    if before == now:
+        return
+    was, wanted = ("the storage" if one is None else f"the {one} sink itself" for one in (before, now))
+    weaker = sink is not None and now is not None and format_of(sink).weaker
+    raise errors.TableLostError(
+        f"flow {flow.name}: its batches were recorded by {was} until now, and would be by {wanted}",
+        location=flow.location,
+        facts=(f"{flow.target.short} is sent without duplicates only from a new start on",) if weaker else (),
+        remedies=(
+            *(['go on as before:   options={"guarantee": "at_least_once"}'] if weaker and not before else []),
+            f"or send everything again:   headrace full-refresh {flow.target.short}",
+        ),
+        params={"flow": flow.name, "dataset": str(flow.target)},
+    )
 
 
 def _has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:

@@ -26,7 +26,6 @@ from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
 from headrace.sinks.target import BatchStamp, FlowTarget, SinkSpec, SinkStore, TargetReader, format_of
-from headrace.sources.registry import kind_for
 from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def flow_target(planned: PlannedFlow, context: UpdateContext, spark: SparkSessio
         case AppendFlow():
             if sink is None:
                 return AppendTarget(**vars(table), reads_target=planned.reads_target)
-            kind, connection = format_of(sink), kind_for(sink.format).sink_options(sink, settings)
+            kind, connection = format_of(sink), planned.connection()
 
             def send(rows: DataFrame, stamp: BatchStamp) -> None:
                 within = (
@@ -109,6 +108,7 @@ def sink_store(planned: PlannedFlow) -> SinkStore | None:
                 keys=keys,
                 reads_changes=any(source.reads_feed for source in planned.sources),
                 limits_changes=any(source.limits_feed for source in planned.sources),
+                connection=planned.connection(),
             )
         )
     except UsageError as error:

@@ -230,6 +230,7 @@ class SinkSpec:
     keys: tuple[str, ...] = ()  # the key of a row, if flows apply changes by key
     reads_changes: bool = False  # whether a source of its rows is a change feed
     limits_changes: bool = False  # whether the query itself limits the batches of that feed
+    connection: Mapping[str, str] = field(default_factory=dict, repr=False)  # the profile's settings for it
 
 
 class SinkStore(FlowTarget, TargetReader, Protocol):
@@ -275,6 +276,9 @@ class SinkFormat:
     applies: frozenset[Applies] = frozenset({"append"})
     needs: tuple[str, ...] = ()  # the options that a sink must have; `path` is relative to the pipeline
     open: Callable[[SinkSpec], SinkStore] | None = None
+    weaker: SinkFormat | None = (
+        None  # what a sink with the option `guarantee: at_least_once` does in its place
+    )
     send: Callable[[DataFrame, BatchStamp, Sink, Mapping[str, str]], None] = _send_to_format
 
 
@@ -286,6 +290,10 @@ def _open(module: str, name: str) -> Callable[[SinkSpec], SinkStore]:
         return opened
 
     return open_sink
+
+
+def _describe_topic(sink: Sink) -> str:
+    return f"sends to the Kafka topic {sink.options.get('topic', 'of each row')}"
 
 
 _FILES = SinkFormat(
@@ -300,7 +308,10 @@ FORMATS: dict[str, SinkFormat] = {
         send=_send_to_delta,
     ),
     "kafka": SinkFormat(
-        describe=lambda sink: f"sends to the Kafka topic {sink.options.get('topic', 'of each row')}"
+        describe=lambda sink: f"{_describe_topic(sink)}, for readers with isolation.level=read_committed",
+        guarantee="exactly once",
+        open=_open("kafka.sink", "KafkaSink"),
+        weaker=SinkFormat(describe=lambda sink: _describe_topic(sink)),
     ),
     "parquet": _FILES,
     "json": _FILES,
@@ -324,7 +335,9 @@ FORMATS: dict[str, SinkFormat] = {
 
 
 def format_of(sink: Sink) -> SinkFormat:
-    return FORMATS[sink.format]
+    kind = FORMATS[sink.format]
+    is_weaker = sink.options.get("guarantee") == "at_least_once"
+    return kind.weaker if kind.weaker is not None and is_weaker else kind
 
 
 def describe_sink(sink: Sink) -> str:

@@ -19,7 +19,9 @@ _OWN_OPTIONS = frozenset({"table", "keys", "create", "sequence_by", "url"})
 """The options of a sink that are not settings of its connection."""
 
 
-def load_sink_log(name: TableName, options: Mapping[str, str], path: StoredPath) -> TableLog:
+def load_sink_log(
+    name: TableName, options: Mapping[str, str], path: StoredPath, access: Mapping[str, Any]
+) -> TableLog:
     """The commits of a sink that its database still has; raises `SinkUnreadError`. `path`: where the storage
     would have its table."""
     try:

@@ -69,7 +69,8 @@ def verify_pipeline(
     """Check that every record was processed exactly once, from tables, ledger, checkpoints and sources."""
     storage = Storage(StoredPath.at(settings.storage.root.path, systems))
     kinds = known_kinds()
-    tables = _load_tables(storage, settings, datasets, since, kinds, sinks)
+    load_sink = partial(_load_sink_log, sinks=sinks, access=access or {})
+    tables = _load_tables(storage, settings, datasets, since, kinds, load_sink)
     if not tables.evidence and not any(one.findings or one.kind == "sink" for one in tables.unread):
         raise NothingToVerifyError(
             f"the storage {settings.storage.root} holds no dataset of the pipeline {settings.name}",
@@ -108,7 +109,7 @@ def _load_tables(
     datasets: Sequence[TableName],
     since: datetime | int | None,
     kinds: Kinds,
-    sinks: DeclaredSinks,
+    load_sink: Callable[[TableName, str, StoredPath], TableLog],
 ) -> _Tables:
     """Read the tables that are named, or all that the storage holds or should hold."""
     # Before the tables: what a run makes meanwhile must not look like a table that is missing.
@@ -118,7 +119,7 @@ def _load_tables(
         table = expected.get(name)
         load_log: Callable[[StoredPath], TableLog] | None = None
         if table is not None and table.sink in SINK_LOGS:
-            load_log = partial(_load_sink_log, name, table.sink, sinks)
+            load_log = partial(load_sink, name, table.sink)
         elif not has_log(storage.table(name)):
             missing = prove_missing(storage, table) if table is not None and table.was_made else None
             tables.unread.append(missing or prove_unread(name, "not created yet", applies=False))
@@ -142,14 +143,16 @@ def _load_tables(
     return tables
 
 
-def _load_sink_log(name: TableName, format: str, sinks: DeclaredSinks, path: StoredPath) -> TableLog:
+def _load_sink_log(
+    name: TableName, format: str, path: StoredPath, *, sinks: DeclaredSinks, access: Mapping[str, Any]
+) -> TableLog:
     try:
         sink = sinks().get(name)
     except HeadraceError as error:
         raise SinkUnreadError(f"the files of the pipeline cannot be loaded: {error.headline}") from error
     if sink is None or sink.format != format:
         raise SinkUnreadError(f"the files of the pipeline declare no {format} sink of this name")
-    return SINK_LOGS[format](name, sink.options, path)
+    return SINK_LOGS[format](name, sink.options, path, access)
 
 
 def _chosen(

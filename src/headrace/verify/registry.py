@@ -11,6 +11,7 @@ from headrace.verify.delta import DeltaReader
 from headrace.verify.delta_log import TableLog
 from headrace.verify.files import FilesReader
 from headrace.verify.kafka.reader import KafkaReader
+from headrace.verify.kafka.sink import load_topic_log
 from headrace.verify.postgres import load_sink_log
 from headrace.verify.reader import Context, SourceReader
 from headrace.verify.source_range import Kinds, Position, SourceRange
@@ -55,10 +56,12 @@ READERS: dict[str, type[SourceReader]] = {
 }
 
 
-SINK_LOGS: dict[str, Callable[[TableName, Mapping[str, str], StoredPath], TableLog]] = {
-    "postgres": load_sink_log
+SINK_LOGS: dict[str, Callable[[TableName, Mapping[str, str], StoredPath, Mapping[str, Any]], TableLog]] = {
+    "kafka": load_topic_log,
+    "postgres": load_sink_log,
 }
-"""What reads the batches of a sink that keeps them itself, by its format."""
+"""What reads the batches of a sink that keeps them itself, by its format. The last argument is the access to
+the systems of sources, by their kind."""
 
 
 def known_kinds() -> Kinds:

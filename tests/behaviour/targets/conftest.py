@@ -17,12 +17,14 @@ from headrace.model.counts import BatchCounts
 from headrace.model.declarations import ExpectationCount
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
+from headrace.runtime.broker import Broker
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.folding import SharedTable
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.table import read_state
 from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.outside.kafka.sink import KafkaSink
 from headrace.sinks.outside.postgres.sink import PostgresSink
 from headrace.sinks.outside.stateful import StatefulSink
 from headrace.sinks.target import (
@@ -42,6 +44,7 @@ from headrace.state.facts import Open
 from headrace.storage.layout import locate
 from postgres_server import Database
 from sqlite_sink import SqliteSink
+from topic_reader import read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,6 +139,7 @@ class FlowHarness(Harness, ABC):
     """
 
     checkpoint = CHECKPOINT
+    keeps_rows = False  # whether a full refresh leaves the rows where they are
 
     @property
     @abstractmethod
@@ -257,6 +261,38 @@ class PostgresHarness(SinkHarness):
         return dict(document)
 
 
+class KafkaHarness(SinkHarness):
+    """Send to a Kafka topic, with the state in a topic beside it."""
+
+    keeps_rows = True
+
+    def __init__(self, spark: SparkSession, path: Path, broker: Broker) -> None:
+        super().__init__(spark, path)
+        self.bootstrap, self.topic = broker.start(), f"target-{uuid.uuid4().hex[:8]}"
+        broker.create_topic(self.topic, 3, {})
+        spec = SinkSpec(
+            name=TableName("default", "sink"),
+            options={"topic": self.topic, "format": "json"},
+            schema={"fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]},
+            connection={"kafka.bootstrap.servers": self.bootstrap},
+        )
+        self.sink = KafkaSink(spec)
+        self.sink.create()
+
+    @property
+    def rows(self) -> list[Row]:
+        found = (json.loads(one.value() or b"") for one in read_topic(self.bootstrap, self.topic))
+        return sorted((row["id"], row["name"]) for row in found)
+
+    @property
+    def commits(self) -> int:
+        return len(self.sink.documents(0, 1_000))
+
+    def metadata(self, version: int) -> dict[str, Any]:
+        (document,) = self.sink.documents(version, version)
+        return dict(document)
+
+
 class PublicAppendHarness(AppendHarness):
     """Append to a Delta table, through Delta's public writer."""
 
@@ -336,12 +372,14 @@ HARNESSES: dict[str, type[Harness]] = {
     "replace": ReplaceHarness,
     "sink with a state": SqliteHarness,
     "PostgreSQL": PostgresHarness,
+    "Kafka": KafkaHarness,
 }
 
 
 def _make(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Harness:
     kind: Any = HARNESSES[request.param]
-    more = [request.getfixturevalue("database")] if kind is PostgresHarness else []
+    system = {PostgresHarness: "database", KafkaHarness: "broker"}.get(kind)
+    more = [] if system is None else [request.getfixturevalue(system)]
     made: Harness = kind(spark, tmp_path / "table", *more)
     return made
 

@@ -38,6 +38,7 @@ THIS_MACHINE = {
     "run/failpoints.py": "markers of tests",
     "run/failures.py": "logs",
     "run/schedule.py": "logs",
+    "sinks/outside/kafka/writer.py": "the messages of a batch",
     "sources/delta/source.py": "the pipeline's files",
     "sources/files/bad_files.py": "files that are read",
     "sources/files/source.py": "files that are read",

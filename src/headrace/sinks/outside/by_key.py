@@ -23,11 +23,17 @@ _CHANGE, _VERSION, _ = FEED_COLUMNS
 _OWN = ("_source", SEQUENCE, COLUMN_SEQUENCES)
 """Headrace's own columns of a table: other systems do not get them."""
 _ROW, _FIRST, _LAST = (f"__headrace_{name}" for name in ("row", "first", "last"))
-_NULL_KEY, _TWO_ROWS = "null key", "two rows"
+NULL_KEY, _TWO_ROWS = "null key", "two rows"
+JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""How values with parts become JSON."""
 KEEP_OUT = "keep such rows out, with a WHERE in the query"
 KEEP_OUT_OF_FEED = "correct or delete the row in the table that the flow reads"
-_REASONS = {
-    _NULL_KEY: "a row has no key",
+REASONS = {
+    NULL_KEY: "a row has no key",
     _TWO_ROWS: "a batch has different rows with the same key, and nothing says which one is newer",
 }
 
@@ -91,7 +97,7 @@ class RowsByKey:
         has_null = F.lit(False)
         for key in keys:
             has_null = has_null | F.col(key).isNull()
-        problem = F.when(has_null, _NULL_KEY).when(is_ambiguous, _TWO_ROWS).alias(PROBLEM)
+        problem = F.when(has_null, NULL_KEY).when(is_ambiguous, _TWO_ROWS).alias(PROBLEM)
         return found.select(*keys, f"{_ROW}.*", RECORDS, problem)
 
     def _order(self, is_delete: Column) -> Column:
@@ -108,7 +114,7 @@ class RowsByKey:
                 if self.is_feed
                 else 'say which row is newer:   options={"sequence_by": "<column>"}'
             ]
-        return refused(spec, _REASONS[problem], {key: row.get(key) for key in self.keys}, remedies)
+        return refused(spec, REASONS[problem], {key: row.get(key) for key in self.keys}, remedies)
 
 
 def refused(

@@ -127,6 +127,10 @@ class StatefulSink(SinkStore, ABC):
     @abstractmethod
     def state(self) -> SinkState | None: ...
 
+    def known_state(self) -> SinkState:
+        """The newest state, as far as this process knows; the commit of a batch meets a newer one."""
+        return self.state() or SinkState()
+
     def finish_refresh(self) -> None:
         with self.transaction() as transaction:
             self.record(transaction, replace(transaction.state, refreshing=None), {})
@@ -152,8 +156,7 @@ class StatefulSink(SinkStore, ABC):
         """A commit is part of the sink or does not exist."""
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
-        state = self.state() or SinkState()
-        held = state.last_batch(stamp.checkpoint)
+        held = self.known_state().last_batch(stamp.checkpoint)
         return None if is_held(stamp, held, self.location) else self.writer(session, stamp, held)
 
     def try_rows(self, session: SparkSession, flow: str, rows: DataFrame) -> None:

@@ -318,10 +318,11 @@ class KafkaKind(SourceKind):
         return (other_cluster(sink.options, settings.kafka) or settings.kafka).for_spark()
 
     def check_sink(self, table: StreamingTable, sink: Sink, columns: Collection[str]) -> None:
-        missing = "value" if "value" not in columns else "topic"
+        is_json = sink.options.get("format") == "json" and sink.options.get("guarantee") != "at_least_once"
+        missing = "value" if "value" not in columns and not is_json else "topic"
         if missing in columns or (missing == "topic" and "topic" in sink.options):
             return
-        remedies = ['return a column `value`: selectExpr("to_json(struct(*)) AS value")']
+        remedies = ['return a column `value`, or send the whole row as JSON: options={"format": "json"}']
         if missing == "topic":
             remedies = ['set options={"topic": ..}', "or return a column `topic`"]
         raise errors.SinkInvalidError(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headrace.model.counts import BatchCounts, RowChanges
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
-from headrace.sinks.outside.by_key import IS_DELETE, PROBLEM, RECORDS
+from headrace.sinks.outside.by_key import IS_DELETE, JSON_OPTIONS, PROBLEM, RECORDS
 from headrace.sinks.outside.postgres.database import Database, first_line
 from headrace.sinks.outside.stateful import StatefulWriter
 from headrace.sinks.target import SplitRows
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 _ATTEMPT = "headrace_attempt"
 """The column of a staging table with the attempt of a task that has copied a row."""
-_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 _DONE = pa.schema({"attempt": pa.string(), "rows": pa.int64(), "records": pa.int64(), "problem": pa.string()})
 
 
@@ -169,5 +164,5 @@ def _copied(rows: DataFrame, name: str) -> Column:
     """A column as psycopg can write it."""
     kind, value = rows.schema[name].dataType.jsonValue(), F.col(quoted_column(name))
     if kind == "variant" or not isinstance(kind, str):
-        return F.to_json(value, _JSON).alias(name)
+        return F.to_json(value, JSON_OPTIONS).alias(name)
     return value
