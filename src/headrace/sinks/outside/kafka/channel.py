@@ -34,7 +34,7 @@ _EVERY = 1000
 _ANSWER_S = 30.0
 _OF_A_ROW = ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE", "_UNKNOWN_PARTITION")
 _PURGED = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
-_FENCED = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE")
+_FENCED = ("_FENCED", "_FATAL", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE")
 _FENCED_TEXT = "another driver has taken over its transactions, or the transaction has lasted too long"
 _SETTINGS: Mapping[str, Any] = {
     # Keys land on the partitions of Java's clients, as with Spark's writer.
