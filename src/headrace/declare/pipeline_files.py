@@ -19,21 +19,15 @@ def find_files(settings: ProjectSettings) -> list[Path]:
         found.update(_matches(settings, pattern))
     files = sorted(file for file in found if code_language(file) is not None)
     if not files:
+        folder = re.split(r"[*?[]", settings.libraries[0])[0].rpartition("/")[0] or "."
         raise PipelineFilesMissingError(
             f"pipeline {settings.name} has no files: nothing matches {', '.join(settings.libraries)}",
             location=settings.places.get("libraries" if len(settings.libraries) > 1 else "libraries.0"),
             facts=[f"a pattern is relative to the folder {settings.root}"],
-            remedies=[
-                f"correct the pattern, or put a .py or .sql file into {_folder(settings.libraries[0])}"
-            ],
+            remedies=[f"correct the pattern, or put a .py or .sql file into {folder}"],
             params={"libraries": list(settings.libraries), "path": str(settings.root)},
         )
     return files
-
-
-def _folder(pattern: str) -> str:
-    folder = re.split(r"[*?[]", pattern)[0].rpartition("/")[0]
-    return folder or "."
 
 
 def _matches(settings: ProjectSettings, pattern: str) -> Iterator[Path]:

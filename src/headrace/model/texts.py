@@ -173,7 +173,8 @@ def html_table(
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in shown)
     more = [f"and {len(rows) - len(shown):,} more rows"] if len(rows) > len(shown) else []
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
-    return f"<div><b>{escape(title)}</b>{table}{_paragraphs([*more, *lines])}</div>"
+    below = "".join(f"<div>{escape(line)}</div>" for line in [*more, *lines])
+    return f"<div><b>{escape(title)}</b>{table}{below}</div>"
 
 
 def error_texts(errors: Iterable[HeadraceError]) -> list[str]:
@@ -181,10 +182,6 @@ def error_texts(errors: Iterable[HeadraceError]) -> list[str]:
     for error in errors:
         found += [error.headline, *(f"help: {remedy}" for remedy in error.remedies)]
     return found
-
-
-def _paragraphs(lines: Iterable[str]) -> str:
-    return "".join(f"<div>{escape(line)}</div>" for line in lines)
 
 
 def _cell(value: Any) -> str:

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from statistics import fmean, median
 from typing import Any
 
-from headrace.model.event_forms import Row
 from headrace.observe.event_table import EventTable, sql_time
 from headrace.observe.read import fields_to_json
 from headrace.storage.layout import Storage
@@ -82,16 +81,13 @@ def find_slow_batches(storage: Storage, since: datetime | None = None) -> list[S
     for row in rows:
         details = next(iter(json.loads(row["details"]).values()))
         if row["type"] == "batch_steps":
-            batches.setdefault(row["flow"], []).append(_batch(row, details))
+            at, steps = row["at"], details["steps_ms"]
+            began = at - timedelta(milliseconds=sum(steps.values()))
+            one = _Batch(details["batch"], began, at, steps, details["jvm_ms"])
+            batches.setdefault(row["flow"], []).append(one)
         elif details.get("duration_ms"):
             works += _works(row["at"], details)
     return [_slowest(flow, held, works, batches) for flow, held in sorted(batches.items())]
-
-
-def _batch(row: Row, details: Mapping[str, Any]) -> _Batch:
-    steps = details["steps_ms"]
-    began = row["at"] - timedelta(milliseconds=sum(steps.values()))
-    return _Batch(details["batch"], began, row["at"], steps, details["jvm_ms"])
 
 
 def _works(at: datetime, details: Mapping[str, Any]) -> Iterable[_Work]:

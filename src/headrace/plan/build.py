@@ -339,15 +339,12 @@ def _rebound_globals(queries: Mapping[str, Query], root: Path) -> Iterator[Note]
         for rebound in find_rebound(query, root):
             found.setdefault(rebound, []).append(name)
     for rebound, names in found.items():
+        listed = f"`{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         yield Note(
             level="warning",
-            text=f"`{rebound.helper}`, which the query of {_listed(names)} calls, reads the global "
+            text=f"`{rebound.helper}`, which the query of {listed} calls, reads the global "
             f"`{rebound.name}`; it was assigned again after the query was declared, and the helper sees "
             "the last value",
             location=rebound.location or queries[names[0]].location,
             remedy=f"pass `{rebound.name}` to `{rebound.helper}` as an argument",
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"`{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")

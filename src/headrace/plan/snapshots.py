@@ -104,7 +104,10 @@ class SnapshotReader:
         if location is None:
             return FoundSnapshots()
         if is_table(location):
-            return self._after(last, self._newest(location))
+            version, table = newest_version(location), str(location)
+            found = {"table": table, "version": version}
+            rows = self._read_table(table, version)
+            return self._after(last, Snapshot(version=version, location=found, rows=rows))
         return self._find_folder(location, markers)
 
     def read(self, marker: SnapshotMarker) -> DataFrame | None:
@@ -170,11 +173,6 @@ class SnapshotReader:
             if not found.version > last:  # type: ignore[operator]
                 return FoundSnapshots(skipped=(found.version,))
         return FoundSnapshots(next=found)
-
-    def _newest(self, table: Location) -> Snapshot:
-        version = newest_version(table)
-        rows = self._read_table(str(table), version)
-        return Snapshot(version=version, location={"table": str(table), "version": version}, rows=rows)
 
     def _read_table(self, path: str, version: int) -> DataFrame:
         with suspended():

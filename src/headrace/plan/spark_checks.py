@@ -190,7 +190,9 @@ def find_wrong_settings(
     if not listed:
         return
     jvm: Any = spark._jvm
-    entries = _entries(jvm)
+    # Delta's settings are on the list once its class has been loaded.
+    getattr(getattr(jvm.org.apache.spark.sql.delta.sources, "DeltaSQLConf$"), "MODULE$")
+    entries = jvm.org.apache.spark.internal.config.ConfigEntry
     for key, value, name, location in listed:
         if key == _STATISTICS and str(value).strip().lower() == "false":
             yield errors.OptionUnsupportedError(
@@ -214,9 +216,3 @@ def find_wrong_settings(
 
 def _setting_location(location: SourceLocation | None, key: str) -> SourceLocation | None:
     return None if location is None else argument_location(location, "spark_conf", key)
-
-
-def _entries(jvm: Any) -> Any:
-    # Delta's settings are on the list once its class has been loaded.
-    getattr(getattr(jvm.org.apache.spark.sql.delta.sources, "DeltaSQLConf$"), "MODULE$")
-    return jvm.org.apache.spark.internal.config.ConfigEntry

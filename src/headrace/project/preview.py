@@ -17,7 +17,7 @@ from headrace.contracts.changes import without_own_columns
 from headrace.contracts.expectations import accepted, check_columns, count_of, is_passed, with_checks
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
-from headrace.errors import NOT_COMMITTED, HeadraceError, did_you_mean
+from headrace.errors import NOT_COMMITTED, did_you_mean
 from headrace.model.declarations import (
     AutoCdcFlow,
     Dataset,
@@ -152,7 +152,9 @@ def take_preview(
                     bad_records = tuple(_rejected(found))
             except Exception as error:
                 failures = Failures(settings=plan.project, log_file=log_file)
-                raise _failure(error, first, failures, dataset.expectations) from error
+                coded = explain_bad_file(error, first, None)
+                coded = coded or failures.as_error(error, first, expectations=dataset.expectations)
+                raise coded.with_(facts=[one for one in coded.facts if one != NOT_COMMITTED]) from error
         rows = tuple(zip(*values, strict=True))
         kept, counts = _judged(rows[:limit], dataset, len(fields))
         return Preview(
@@ -203,14 +205,6 @@ def _judged(
         failed = sum(not row[index] for row in rows)
         counts.append(count_of(one, str(dataset.name), len(rows), failed))
     return tuple(kept), tuple(counts)
-
-
-def _failure(
-    error: Exception, query: Declared, failures: Failures, expectations: Sequence[Expectation]
-) -> HeadraceError:
-    coded = explain_bad_file(error, query, None)
-    coded = coded or failures.as_error(error, query, expectations=expectations)
-    return coded.with_(facts=[fact for fact in coded.facts if fact != NOT_COMMITTED])
 
 
 def _filtered(frame: DataFrame, where: str | None, label: str, own: Sequence[str]) -> DataFrame:

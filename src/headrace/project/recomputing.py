@@ -24,7 +24,7 @@ from headrace.plan.modes import Bounded, TableAccess
 from headrace.plan.names import find_dataset
 from headrace.plan.stages import Plan, PlannedRefresh
 from headrace.run.failures import Failures
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.storage.table_log import is_table
 from headrace.syntax.sql import items
 from headrace.verify.report import DatasetProof, GradeReport, Judgement, Proof, ViewProof
@@ -158,7 +158,9 @@ def _differences(query: DataFrame, held: DataFrame, what: str, sample: float | N
     if sample is not None:
         share = sample if sample < 1 else min(1.0, sample / max(held.count(), 1))
         if keys := _sampled_by(query, compared):
-            query, held = (one.where(_is_sampled(keys, share)) for one in (query, held))
+            # The same rows each time.
+            chosen = F.pmod(F.xxhash64(*map(quoted_column, keys)), F.lit(_SHARES)) < int(share * _SHARES)
+            query, held = query.where(chosen), held.where(chosen)
     floats = [name for name in compared if kinds[name] in ("float", "double")]
     rows = held.count()
     different = _unequal(query, held, compared).persist()
@@ -203,11 +205,6 @@ def _sampled_by(query: DataFrame, names: Sequence[str]) -> list[str]:
         return [str(one.attribute.name()) for one in find_keys(read, tables)]
     except NotIncrementalError:
         return [name for name in names if name in exact]
-
-
-def _is_sampled(keys: Sequence[str], share: float) -> Column:
-    # The same rows each time.
-    return F.pmod(F.xxhash64(*map(quoted_column, keys)), F.lit(_SHARES)) < int(share * _SHARES)
 
 
 def _unequal(query: DataFrame, held: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.contracts.expectations import RowSplit, is_passed, is_unresolved, with_checks
 from headrace.contracts.rejected import ID, PROBLEM, REASONS, Rejected, has_record, row_as_json, rows_of_json
-from headrace.errors import FlowFailedError, HeadraceError, ReplayImpossibleError
+from headrace.errors import FlowFailedError, ReplayImpossibleError
 from headrace.model.declarations import AutoCdcFlow, Expectation
 from headrace.model.names import quoted_path
 from headrace.plan.sources import can_evaluate_records
@@ -172,7 +172,9 @@ class Trial:
             error = self.failures.as_error(failure, self.planned.flow)
             if not isinstance(error, RAISED):
                 raise error from failure
-            reason = _failed(ids[0], error, self.failures.text_of(failure), self.planned.expectations)
+            found = find_reason(self.failures.text_of(failure), error, self.planned.expectations)
+            kind = "exception" if isinstance(error, FlowFailedError) else "record"
+            reason = Rejected.because(ids[0], kind, *found)
         if len(ids) == 1:
             outcome.searches += 1
             if reason is not None:
@@ -313,12 +315,6 @@ def _hidden_column(planned: PlannedFlow, expectation: Expectation, column: str) 
         ),
         params={"flow": flow.name, "dataset": str(flow.target), "expectation": expectation.name},
     )
-
-
-def _failed(id: str, error: HeadraceError, text: str, expectations: Sequence[Expectation]) -> Rejected:
-    """A record on which the query fails; ``text`` is Spark's message."""
-    kind = "exception" if isinstance(error, FlowFailedError) else "record"
-    return Rejected.because(id, kind, *find_reason(text, error, expectations))
 
 
 _LOG = logging.getLogger(__name__)

@@ -115,7 +115,10 @@ class Broker:
             status = self.status()
             if status.running and status.bootstrap is not None:
                 return status.bootstrap
-            raise self._unwritable(error) from error
+            raise self._unusable(
+                f"{error.filename or self.directory} cannot be written: {error.strerror or error}",
+                f"make the folder writable, or {NAME_BROKER}",
+            ) from error
 
     def _start_once(self) -> str:
         note_use(self.directory)
@@ -315,7 +318,9 @@ class Broker:
             if _listens(port) and _answers(bootstrap):
                 return
             time.sleep(0.05)
-        self._end(pid)
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(pid).kill()
+            await_end(pid, 5)
         raise self._start_error(f"did not answer within {_START_TIMEOUT_S:.0f} s and was stopped")
 
     def _start_error(self, what: str) -> errors.BrokerStartError:
@@ -324,12 +329,6 @@ class Broker:
             facts=[*tail(self.log_file, 12), f"log: {self.log_file}"],
             remedies=["check the machine:   headrace doctor", "start it again:   headrace broker start"],
             params={"log": str(self.log_file)},
-        )
-
-    def _unwritable(self, error: OSError) -> errors.BrokerStartError:
-        return self._unusable(
-            f"{error.filename or self.directory} cannot be written: {error.strerror or error}",
-            f"make the folder writable, or {NAME_BROKER}",
         )
 
     def _unusable(self, reason: str, remedy: str) -> errors.BrokerStartError:
@@ -342,11 +341,6 @@ class Broker:
             ],
             params={"path": str(self.directory)},
         )
-
-    def _end(self, pid: int) -> None:
-        with contextlib.suppress(psutil.Error):
-            psutil.Process(pid).kill()
-            await_end(pid, 5)
 
     def _record(self) -> BrokerRecord | None:
         """The record of this folder's broker; the record in a copied folder is that of another broker."""

@@ -11,10 +11,6 @@ from headrace.runtime.jars import JarSet, locked_jars
 from headrace.runtime.lazy_pyspark import SparkSession
 
 
-def _share_nothing(spark: SparkSession, owned: bool) -> Callable[[], None]:
-    return lambda: None
-
-
 @dataclass(frozen=True)
 class StorageSupport:
     """The parts of a session that its start needs. None of them holds a secret."""
@@ -24,7 +20,9 @@ class StorageSupport:
     settings: Mapping[str, str] = field(default_factory=dict)
     required: tuple[str, ...] = ()  # the settings without which a session of the user would write unsafely
     marker: str = ""  # a class of the jars
-    share: Callable[[SparkSession, bool], Callable[[], None]] = field(default=_share_nothing, compare=False)
+    share: Callable[[SparkSession, bool], Callable[[], None]] = field(
+        default=lambda spark, owned: lambda: None, compare=False
+    )
     """Gives a session the credentials; the result ends their renewal. The second argument says whether
     Headrace has started the session."""
 

@@ -134,10 +134,12 @@ def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation |
     foreign = FOREIGN_PATH.match(path)
     if foreign and _LOCAL.match(path) and not _exists(path, settings):
         prefix = foreign[0]
+        key = f'"{prefix}"' if prefix.endswith(":") else prefix.rstrip("/")
+        entry = f"{key}: ./{prefix.strip('/:').lower()}"
         raise PathUnmappedError(
             f"the path {path} is of another system, and no entry of `paths` has it",
             location=location,
-            remedies=[f"{ENTRY_MISSING}{settings.spec_to_edit}:   paths: {{{_entry(prefix)}}}"],
+            remedies=[f"{ENTRY_MISSING}{settings.spec_to_edit}:   paths: {{{entry}}}"],
             params={"path": path, "prefix": prefix},
         )
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", path):
@@ -156,11 +158,6 @@ def find_unmapped(
         except PathUnmappedError as unmapped:
             return unmapped
     return None
-
-
-def _entry(prefix: str) -> str:
-    key = f'"{prefix}"' if prefix.endswith(":") else prefix.rstrip("/")
-    return f"{key}: ./{prefix.strip('/:').lower()}"
 
 
 def _exists(path: str, settings: ProjectSettings) -> bool:

@@ -67,10 +67,6 @@ Order = tuple[Any, int, str, int]
 """A sequence with the coordinates of its record, as a table orders them: partition, source, number."""
 
 
-def _order(value: Any, coordinates: RecordCoordinates, partition: Partition, offset: int) -> Order:
-    return value, 0 if coordinates.partition is None else int(partition[-1]), str(partition[0]), offset
-
-
 @dataclass(frozen=True)
 class _Record:
     at: tuple[int, str, int]
@@ -123,7 +119,8 @@ class _Records:
 
     def take(self, record: SourceRecord) -> None:
         self.number += 1
-        at = _order(None, self.coordinates, record.partition, record.offset)[1:]
+        number = 0 if self.coordinates.partition is None else int(record.partition[-1])
+        at = number, str(record.partition[0]), record.offset
         if at in self._places:
             self.seen.add(at)
         if record.offset in self.rejected.get(record.partition, ()):
@@ -309,14 +306,10 @@ def _rows_of(
     rows = QueryBuilder().register("t", table.open_table(version)).execute(sql)
     for batch in pa.RecordBatchReader.from_stream(rows):
         for row in _possible(batch, size, wanted):
-            key, *order = (_plain(value) for value in _split(row, size))
+            key, *order = map(_plain, [tuple(row[:size]), *row[size:]])
             if key in wanted:
                 found[key] = max([*order, *([found[key]] if key in found else [])], default=None)
     return found
-
-
-def _split(values: list[Any], size: int) -> list[Any]:
-    return [tuple(values[:size]), *values[size:]]
 
 
 def _possible(batch: Any, size: int, wanted: Collection[Key]) -> Iterator[list[Any]]:

@@ -74,7 +74,9 @@ def status(invocation: Invocation) -> Result:
 
     engines = find_engines()
     text = "\n\n".join(map(_text, engines)) or "No engine is running."
-    return Result(data={"engines": [_to_json(one) for one in engines]}, text=text)
+    names = {"version": "headrace", "folder": "path"}
+    found = [{names.get(name, name): value for name, value in one.items()} for one in engines]
+    return Result(data={"engines": found}, text=text)
 
 
 @verb(group=engine, examples=("headrace engine stop", "headrace engine stop --json"), project=False)
@@ -86,11 +88,6 @@ def stop(invocation: Invocation) -> Result:
         stopped = stop_engines()
     text = "No engine was running." if not stopped else f"Stopped: {stopped}"
     return Result(data={"stopped": stopped}, text=text)
-
-
-def _to_json(engine: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"version": "headrace", "folder": "path"}
-    return {names.get(name, name): value for name, value in engine.items()}
 
 
 def _text(engine: Mapping[str, Any]) -> str:

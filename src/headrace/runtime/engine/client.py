@@ -171,12 +171,14 @@ def _try(record: EngineRecord | None, choice: EngineChoice, meanwhile: Callable[
 def _request(record: EngineRecord, choice: EngineChoice) -> Wire | None:
     """Asks for a session; None if the engine is about to end."""
     wire = _connect(record, _REQUEST_S)
+    # Without the values of options, which can be secret.
+    words = [Path(sys.argv[0]).name, *(word for word in sys.argv[1:3] if "=" not in word and len(word) < 60)]
     try:
         wire.send(
             do="attach",
             secret=record.secret,
             pid=os.getpid(),
-            command=_command(),
+            command=" ".join(words),
             overrides=dict(choice.overrides),
         )
         answer = wire.receive()
@@ -295,12 +297,6 @@ def _bytes(heap: str) -> int:
     if number and number[-1].lower() in factor:
         number, unit = number[:-1], number[-1].lower()
     return int(number) * factor.get(unit, 1) if number.isdigit() else 0
-
-
-def _command() -> str:
-    """Returns the command line of this process, without the values of options, which can be secret."""
-    words = [Path(sys.argv[0]).name, *(word for word in sys.argv[1:3] if "=" not in word and len(word) < 60)]
-    return " ".join(words)
 
 
 def find_engines() -> list[dict[str, Any]]:

@@ -164,13 +164,9 @@ def added_rows(rows: DataFrame, path: Location) -> DataFrame | None:
     # Delta stores every field and element as nullable.
     if stored.schema.simpleString() != rows.schema.simpleString():
         return None
-    if not _can_compare(rows.schema.simpleString()):
+    if any(kind in rows.schema.simpleString() for kind in ("map<", "variant", "geometry", "geography")):
         return None
     return None if stored.exceptAll(rows).take(1) else rows.exceptAll(stored)
-
-
-def _can_compare(types: str) -> bool:
-    return not any(f"{kind}" in types for kind in ("map<", "variant", "geometry", "geography"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -296,7 +296,8 @@ class KafkaCluster:
                 return self._list_once(specs)
             except (confluent.KafkaException, TimeoutError) as error:
                 # A partition that was just created, or that is moving, has no leader for a moment.
-                if not _passes(error) or time.monotonic() > deadline:
+                passes = isinstance(error, confluent.KafkaException) and error.args[0].name() in _PASSING
+                if not passes or time.monotonic() > deadline:
                     raise self._failed(error) from error
             time.sleep(_PAUSE_S)
 
@@ -371,7 +372,3 @@ class KafkaCluster:
             remedies=[*others, *remedies],
             params={"topic": topics[0]} if len(topics) == 1 else {"topics": list(topics)},
         )
-
-
-def _passes(error: BaseException) -> bool:
-    return isinstance(error, confluent.KafkaException) and error.args[0].name() in _PASSING

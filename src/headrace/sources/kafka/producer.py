@@ -96,7 +96,8 @@ class RecordLines:
             raise invalid(self.name, line, "it is not UTF-8 text", column=error.start + 1) from error
         except json.JSONDecodeError as error:
             text = value.decode("utf-8", errors="replace")
-            shown = (f"the line: {_shortened(text)}",) if self.name == STDIN else ()
+            excerpt = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} ..."
+            shown = (f"the line: {excerpt}",) if self.name == STDIN else ()
             whole = line == 1 and text.strip() in ("[", "{")
             file = "" if self.name == STDIN else f" {self.name} > {Path(self.name).stem}.jsonl"
             raise invalid(
@@ -224,10 +225,6 @@ def _cell(text: str) -> str:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} ..."
 
 
 def open_records(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import SpecInvalidError
 from headrace.model.project import ProjectSettings, S3Settings
@@ -18,9 +18,6 @@ from headrace.storage.layout import S3
 from headrace.storage.location import Location
 from headrace.storage.s3 import access as s3
 from headrace.storage.s3.access import S3Access, S3Files
-
-if TYPE_CHECKING:
-    from headrace.storage.s3.access import Credentials
 
 _LOG = logging.getLogger(__name__)
 
@@ -213,14 +210,9 @@ class _Renewing:
         """Returns after how many seconds the first credentials are to be renewed."""
         found = {bucket: access.credentials() for bucket, access in self._accesses.items()}
         for bucket, one in found.items():
-            self._holder.set(
-                bucket, one.access_key_id, one.secret_access_key, one.session_token, _milliseconds(one)
-            )
+            ends_ms = None if one.expires is None else int(one.expires.timestamp() * 1000)
+            self._holder.set(bucket, one.access_key_id, one.secret_access_key, one.session_token, ends_ms)
         ends = [one.expires for one in found.values() if one.expires is not None]
         if not ends:
             return None
         return max(_RETRY_S, (min(ends) - datetime.now(UTC) - _MARGIN).total_seconds())
-
-
-def _milliseconds(credentials: Credentials) -> int | None:
-    return None if credentials.expires is None else int(credentials.expires.timestamp() * 1000)
