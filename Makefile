@@ -54,7 +54,7 @@ format: dev
 	@$(BIN)/ruff format .
 
 bench: dev
-	@for name in latency catchup noop loop tools demo many planning formats contracts upsert upsert_sizes views care long_log object_storage sinks; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
+	@for name in latency catchup noop loop tools demo many planning formats contracts upsert upsert_sizes views care long_log object_storage sinks outward; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
 
 MINUTES ?= 45
 
@@ -68,7 +68,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3
 lock: dev
 	@$(BIN)/python -m pip install --quiet uv
 	@$(COMPILE) pyproject.toml --extra test --output-file requirements.lock
-	@$(COMPILE) pyproject.toml --extra postgres --extra s3 --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra postgres --extra redis --extra s3 --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	@$(COMPILE) --group build --output-file requirements-build.lock
 
 lock-jars: dev

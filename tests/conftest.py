@@ -35,7 +35,9 @@ from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
 from headrace.storage.s3.spark import build_support
 from object_server import ObjectServer, running_server
+from opensearch_server import OpenSearchServer, missing_reason, running_opensearch
 from postgres_server import Database, PostgresServer, running_postgres
+from redis_server import running_redis
 from secured_broker import SecuredBroker
 from workers import choose_workers, free_memory, in_blocks
 
@@ -287,6 +289,22 @@ def object_server() -> Iterator[ObjectServer]:
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A real PostgreSQL server."""
     with running_postgres(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real Redis server."""
+    with running_redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server.address
+
+
+@pytest.fixture(scope="session")
+def search_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearchServer]:
+    """A real OpenSearch server."""
+    if (reason := missing_reason()) is not None:
+        pytest.skip(reason)
+    with running_opensearch(tmp_path_factory.mktemp("opensearch")) as server:
         yield server
 
 

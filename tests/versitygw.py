@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 from headrace.runtime.places import cache_folder
 from headrace.runtime.processes import end, start_bound
 from object_server import KEY, REGION, SECRET, ObjectServer
+from ports import free_port, listens
 from waiting import until
 
 _VERSION = "1.8.0"
@@ -32,12 +32,12 @@ def running_versitygw(folder: Path) -> Iterator[ObjectServer]:
     data, meta, log = folder / "data", folder / "meta", folder / "versitygw.log"
     for one in (data, meta):
         one.mkdir(parents=True)
-    port = _free_port()
+    port = free_port()
     command = [str(program), "--port", f"127.0.0.1:{port}", "--access", KEY, "--secret", SECRET]
     command += ["--region", REGION, "--quiet", "posix", "--sidecar", str(meta), str(data)]
     process = start_bound(command, log)
     try:
-        until(lambda: _listens(port), f"versitygw listens ({log})", _START_S)
+        until(lambda: listens(port), f"versitygw listens ({log})", _START_S)
         yield ObjectServer(f"http://127.0.0.1:{port}")
     finally:
         end(process, 0)
@@ -60,16 +60,3 @@ def find_versitygw() -> Path | None:
         subprocess.run([go, "install", _MODULE], env=environment, check=True, timeout=_BUILD_S)
         return program
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-        return True
-    return False

@@ -80,6 +80,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
             "generations",
             "groups",
             "kafka_sink",
+            "key_stores",
             "lost_commit",
             "lost_commits",
             "partial_changes",

@@ -93,9 +93,11 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def served_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database of the page about PostgreSQL."""
+    """The database of the page about PostgreSQL, and the server of that about caches."""
     if request.getfixturevalue("page").stem == "postgres":
         monkeypatch.setenv("SHOP_DATABASE", request.getfixturevalue("database").url)
+    if request.getfixturevalue("page").stem == "key-stores":
+        monkeypatch.setenv("SHOP_CACHE", request.getfixturevalue("redis_server").replace("/0", "/1"))
 
 
 @pytest.mark.proof

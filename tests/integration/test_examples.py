@@ -12,9 +12,12 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+import redis
 from confluent_kafka.admin import AdminClient
 
 from headrace.project.pipeline import Pipeline
+from hook_server import running_hook
+from opensearch_server import OpenSearchServer
 from postgres_server import Database
 from proof.ledger import TIMEOUT_S, ProducerLedger, create_topic, settings
 from topic_reader import newest
@@ -137,3 +140,44 @@ def test_a_table_of_postgres_follows_a_changing_one(
     assert first and first == example.rows("customers", "id", "name", "city")
     example.run({"id": 3, "changed_at": "2026-01-03T08:00:00Z", "op": "delete"})
     assert database.execute("SELECT id, name, city FROM customers") == [(1, "Ada", "Zug")]
+
+
+def test_a_cache_follows_a_changing_table(
+    load_example: Callable[[str, str], Example], redis_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = redis_server.replace("/0", "/2")
+    monkeypatch.setenv("SHOP_CACHE", address)
+    example = load_example("cached", "customer-changes")
+    example.run()
+    with redis.Redis.from_url(address, decode_responses=True) as connection:
+        assert connection.hget("customer:3", "id") == "3"
+        example.run({"id": 3, "changed_at": "2026-01-03T08:00:00Z", "op": "delete"})
+        assert connection.hget("customer:1", "city") == "Zug"
+        assert list(connection.scan_iter("customer:*")) == ["customer:1"]
+
+
+@pytest.mark.proof
+def test_a_search_index_follows_a_changing_table(
+    load_example: Callable[[str, str], Example],
+    search_server: OpenSearchServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SHOP_SEARCH", search_server.url)
+    example = load_example("found", "customer-changes")
+    example.run()
+    assert "3" in search_server.documents("customers")
+    example.run({"id": 3, "changed_at": "2026-01-03T08:00:00Z", "op": "delete"})
+    assert {one["city"] for one in search_server.documents("customers").values()} == {"Zug"}
+
+
+def test_orders_above_a_limit_are_requests_to_a_web_hook(
+    load_example: Callable[[str, str], Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_hook() as hook:
+        monkeypatch.setenv("SHOP_HOOK", hook.url)
+        monkeypatch.setenv("SHOP_SECRET", "a long word")
+        example = load_example("alerts", "orders")
+        example.run()
+        assert hook.rows == [{"id": 2, "customer": "Bob", "amount": 4200.0}]
+        example.run({"id": 4, "customer": "Eve", "amount": 1000.01})
+        assert [one["id"] for one in hook.rows] == [2, 4]

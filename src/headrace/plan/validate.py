@@ -368,6 +368,15 @@ def _check_applies(
 ) -> Iterator[TargetInvalidError]:
     """Check that the format of a sink can apply the rows of its flows."""
     can = format_of(sink).applies
+    if format_of(sink).guarantee == "once for each key":
+        for flow in flows[1:]:
+            yield TargetInvalidError(
+                f"two flows write to `{table.name.short}`, and the versions of their rows cannot be compared",
+                location=flow.location,
+                facts=[f"flow `{flows[0].name}` ({flows[0].location})"],
+                remedies=["let both flows write one table, and send the changes of that table"],
+                params={"flow": str(flow.name), "target": str(table.name), "missing": ["several flows"]},
+            )
     for flow in flows:
         missing = [way for way in _ways(flow) if way not in can]
         if missing:

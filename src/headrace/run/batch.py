@@ -16,13 +16,13 @@ from headrace.run.bad_records import HeaderCheck
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading, violated_condition
 from headrace.run.limits import limit_tasks
-from headrace.run.narrowing import RecordSearch
+from headrace.run.narrowing import NarrowedBatch, RecordSearch
 from headrace.run.queue import BatchQueue
 from headrace.run.reporting import BatchReporter, BatchSteps, StepClock
 from headrace.run.split import BatchSplit, shown_row
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.runtime.gateway import quiet, release_unused
-from headrace.runtime.lazy_pyspark import DataFrame
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.sources.kind import FlowRun
 from headrace.sources.registry import SourceGuards, load_ranges
@@ -209,19 +209,23 @@ class BatchFunction:
                     self._find_violating(failure, split)
                     if self.snapshots is not None:
                         raise
-                    narrowed = self.search.narrow(failure, session, stamp.ranges)
+                    narrowed = self._narrow(failure, session, stamp)
                 else:
                     try:
                         return self._commit(writer, split, stamp, clock)
                     except SinkRowRefusedError as refused:
                         # Only the system of a sink knows its constraints.
-                        narrowed = self.search.narrow(refused, session, stamp.ranges)
+                        narrowed = self._narrow(refused, session, stamp)
         again = self.target.begin(session, stamp)
         assert again is not None, "the batch was not committed"
         rest = with_checks(narrowed.rows, self.planned.expectations)
         with narrowed.reading(), again, self.split.begin(rest, stamp, narrowed.raising) as split:
             again.write(split)
             return self._commit(again, split, stamp, clock)
+
+    def _narrow(self, failure: Exception, session: SparkSession, stamp: BatchStamp) -> NarrowedBatch:
+        search = replace(self.search, try_rows=self.target.trial(stamp))
+        return search.narrow(failure, session, stamp.ranges)
 
     def _find_violating(self, failure: Exception, split: SplitRows) -> None:
         """Keep the row that violates a constraint of the table: Delta's message has only its values in the

@@ -22,7 +22,7 @@ from headrace.run.context import BuildRanges
 from headrace.run.failures import Failures, find_raising
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.target import SinkStore
+from headrace.sinks.target import TryRows
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import ONE_FILE_EACH, FilePart, Part
 from headrace.sources.records import BadRecord
@@ -129,7 +129,7 @@ class RecordSearch:
     stop: StopSignal
     checkpoint: Location
     as_records: AsRecords = tuple
-    sink: SinkStore | None = None  # whose system can refuse rows
+    try_rows: TryRows | None = None  # raises the error of a system that refuses rows of the batch
 
     def narrow(
         self, failure: Exception, session: SparkSession, ranges: Sequence[SourceRange]
@@ -267,11 +267,11 @@ class RecordSearch:
                 # The query reads a stream that was built outside of its function, which is not built again.
                 return None
             checked = with_checks(df, planned.expectations)
-            if self.sink is None:
+            if self.try_rows is None:
                 checked.write.format("noop").mode("overwrite").save()
             else:
                 accepted = RowSplit(checked, planned.expectations, str(planned.flow.target)).accepted
-                self.sink.try_rows(session, planned.flow.name, accepted)
+                self.try_rows(session, accepted)
         except Exception as failure:
             error = self.failures.as_error(failure, planned.flow, expectations=planned.expectations)
             if isinstance(error, RAISED):

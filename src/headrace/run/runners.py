@@ -32,7 +32,7 @@ from headrace.run.snapshots import OnceFeed, SnapshotFeed
 from headrace.run.split import BatchSplit, RefreshSplit
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
-from headrace.run.targets import flow_target, quarantine_of, refresh_target, sink_store, target_reader
+from headrace.run.targets import flow_target, quarantine_of, refresh_target, target_reader
 from headrace.run.views import ViewRunner
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import read_state
@@ -127,7 +127,6 @@ class BatchSetup:
             failures=self.failures,
             stop=stop,
             checkpoint=opened.path,
-            sink=sink_store(planned),
         )
 
     def _reporter(self, opened: OpenedFlow, limits: BatchLimits) -> BatchReporter:

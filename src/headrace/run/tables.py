@@ -88,11 +88,15 @@ def check_table(
     next, so that its columns may have other types."""
     table = stage.table
     path = storage.table(table.name)
-    if (store := _store(flows)) is not None:
-        try:
+    store, sink = _store(flows), table.sink
+    try:
+        if store is not None:
             store.check()
-        except errors.UsageError as error:
-            raise error.with_location(table.location) from error
+        elif sink is not None:
+            format_of(sink).check(sink)
+    except errors.UsageError as error:
+        raise error.with_location(table.location) from error
+    if store is not None:
         is_missing = store.state() is None
         for planned in flows if is_missing else ():
             _refuse_lost(planned, storage)

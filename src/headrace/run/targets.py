@@ -60,7 +60,9 @@ def flow_target(planned: PlannedFlow, context: UpdateContext, spark: SparkSessio
                 with within:
                     kind.send(rows, stamp, sink, connection)
 
-            return SinkTarget(**vars(table), reads_target=planned.reads_target, send=send)
+            return SinkTarget(
+                **vars(table), reads_target=planned.reads_target, send=send, refuses_rows=kind.refuses_rows
+            )
         case AutoCdcFlow(keys=keys, history=ChosenColumns() as tracked):
             return HistoryTarget(
                 **vars(table),
@@ -108,6 +110,7 @@ def sink_store(planned: PlannedFlow) -> SinkStore | None:
                 keys=keys,
                 reads_changes=any(source.reads_feed for source in planned.sources),
                 limits_changes=any(source.limits_feed for source in planned.sources),
+                sources=len(planned.sources),
                 connection=planned.connection(),
             )
         )

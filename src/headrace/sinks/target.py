@@ -23,13 +23,16 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.state.facts import Open
 from headrace.state.ledger import TargetCommits
 
-Guarantee = Literal["exactly once", "at least once"]
-"""``exactly once``: rows and batch number are committed together. ``at least once``: a crash between the
-rows and the batch number repeats the rows."""
+Guarantee = Literal["exactly once", "once for each key", "at least once"]
+"""``exactly once``: rows and batch number are committed together. ``once for each key``: rows that are
+repeated change nothing, and a key never goes back. ``at least once``: a crash between the rows and the batch
+number repeats the rows."""
 
 SMALL_BATCH = 20_000
 """The number of records up to which one task writes a batch, as one file."""
 
+TryRows = Callable[[SparkSession, DataFrame], None]
+"""Raises the error with which a system refuses some rows of a batch."""
 StampT = TypeVar("StampT", contravariant=True)
 Applies = Literal["append", "changes", "partial changes", "truncates", "history"]
 """What a sink can do with the rows of a flow: add them, or apply change records by key (SCD type 1); also
@@ -219,6 +222,11 @@ class FlowTarget(Target[BatchStamp], Protocol):
     def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:
         """Keep a replay from being committed from now on; false if the target holds it."""
 
+    def trial(self, stamp: BatchStamp) -> TryRows | None:
+        """A function that raises the error with which the target refuses some rows of a batch; ``None`` if it
+        refuses none."""
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class SinkSpec:
@@ -230,6 +238,7 @@ class SinkSpec:
     keys: tuple[str, ...] = ()  # the key of a row, if flows apply changes by key
     reads_changes: bool = False  # whether a source of its rows is a change feed
     limits_changes: bool = False  # whether the query itself limits the batches of that feed
+    sources: int = 1  # how many sources its rows come from
     connection: Mapping[str, str] = field(default_factory=dict, repr=False)  # the profile's settings for it
 
 
@@ -244,9 +253,6 @@ class SinkStore(FlowTarget, TargetReader, Protocol):
 
     def finish_refresh(self) -> None:
         """Record that nothing of a full refresh is left to do."""
-
-    def try_rows(self, session: SparkSession, flow: str, rows: DataFrame) -> None:
-        """Raise the error with which the sink refuses some rows of a flow; it keeps none of them."""
 
 
 def _send_to_format(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
@@ -280,6 +286,14 @@ class SinkFormat:
         None  # what a sink with the option `guarantee: at_least_once` does in its place
     )
     send: Callable[[DataFrame, BatchStamp, Sink, Mapping[str, str]], None] = _send_to_format
+    refuses_rows: bool = (
+        False  # whether `send` can raise the error of a single row, and send parts of a batch
+    )
+    check: Callable[[Sink], object] = lambda sink: None  # raises the errors of a sink without state
+
+
+def _send_to_http(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    import_module("headrace.sinks.outside.http").send_to_http(rows, stamp, sink, connection)
 
 
 def _open(module: str, name: str) -> Callable[[SinkSpec], SinkStore]:
@@ -298,6 +312,13 @@ def _describe_topic(sink: Sink) -> str:
 
 _FILES = SinkFormat(
     describe=lambda sink: f"adds {sink.format} files to {sink.options['path']}", needs=("path",)
+)
+
+_SEARCH = SinkFormat(
+    describe=lambda sink: f"keeps the rows as documents, which readers find in {sink.options['index']}",
+    guarantee="once for each key",
+    needs=("index",),
+    open=_open("search", "SearchSink"),
 )
 
 FORMATS: dict[str, SinkFormat] = {
@@ -322,6 +343,21 @@ FORMATS: dict[str, SinkFormat] = {
         guarantee="exactly once",
         needs=("table",),
         open=_open("postgres.sink", "PostgresSink"),
+    ),
+    "redis": SinkFormat(
+        describe=lambda sink: f"keeps the rows as values of Redis, in the keys {sink.options['prefix']}*",
+        guarantee="once for each key",
+        needs=("prefix",),
+        open=_open("redis", "RedisSink"),
+    ),
+    "elasticsearch": _SEARCH,
+    "opensearch": _SEARCH,
+    "http": SinkFormat(
+        describe=lambda sink: "sends the rows to a web hook",
+        needs=("url",),
+        send=_send_to_http,
+        refuses_rows=True,
+        check=lambda sink: import_module("headrace.sinks.outside.http").HttpSender.of(sink),
     ),
     "jdbc": SinkFormat(
         describe=lambda sink: f"adds rows to the table {sink.options['dbtable']} by JDBC",

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.model.names import TableName
+from headrace.verify import postgres, redis, search
 from headrace.verify.delta import DeltaReader
 from headrace.verify.delta_log import TableLog
 from headrace.verify.files import FilesReader
+from headrace.verify.kafka import sink
 from headrace.verify.kafka.reader import KafkaReader
-from headrace.verify.kafka.sink import load_topic_log
-from headrace.verify.postgres import load_sink_log
 from headrace.verify.reader import Context, SourceReader
 from headrace.verify.source_range import Kinds, Position, SourceRange
 from headrace.verify.stored import StoredPath
@@ -57,8 +57,11 @@ READERS: dict[str, type[SourceReader]] = {
 
 
 SINK_LOGS: dict[str, Callable[[TableName, Mapping[str, str], StoredPath, Mapping[str, Any]], TableLog]] = {
-    "kafka": load_topic_log,
-    "postgres": load_sink_log,
+    "elasticsearch": search.load_sink_log,
+    "kafka": sink.load_topic_log,
+    "opensearch": search.load_sink_log,
+    "postgres": postgres.load_sink_log,
+    "redis": redis.load_sink_log,
 }
 """What reads the batches of a sink that keeps them itself, by its format. The last argument is the access to
 the systems of sources, by their kind."""

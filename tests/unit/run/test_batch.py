@@ -70,6 +70,9 @@ class Steps:
         yield
 
     # The target, and the writer of a batch.
+    def trial(self, stamp: BatchStamp) -> None:
+        return None
+
     def begin(self, session: Any, stamp: BatchStamp) -> Self | None:
         self._call("begin")
         if self.held == "a later batch":
@@ -114,9 +117,14 @@ class Rows:
         return writer
 
 
-def raise_it(failure: Exception, *_: Any) -> Any:
+@dataclass(frozen=True)
+class NothingFound:
     """A search that finds no record."""
-    raise failure
+
+    try_rows: Any = None
+
+    def narrow(self, failure: Exception, *_: Any) -> Any:
+        raise failure
 
 
 class AcceptAll:
@@ -141,7 +149,7 @@ def run(
         lease=cast(Any, SimpleNamespace(check=steps.check_lease)),
         ranges=cast(Any, steps),
         split=split or AcceptAll(),
-        search=cast(Any, SimpleNamespace(narrow=raise_it)),
+        search=cast(Any, NothingFound()),
         headers=cast(Any, SimpleNamespace(by_name=lambda rows, stamp: (rows, False))),
         target=cast(Any, steps),
         tasks=2,

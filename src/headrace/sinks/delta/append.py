@@ -20,7 +20,7 @@ from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.table import no_log
 from headrace.sinks.delta.transaction import WrittenFiles, held_batch, start_transaction, write_files
 from headrace.sinks.protocol import is_held
-from headrace.sinks.target import BatchStamp, BatchWriter, Committed, OpenedGeneration, SplitRows
+from headrace.sinks.target import BatchStamp, BatchWriter, Committed, OpenedGeneration, SplitRows, TryRows
 from headrace.storage.location import Location
 
 
@@ -47,6 +47,9 @@ class FlowTable:
 
     def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:
         return fence_replay(session, self.path, stamp)
+
+    def trial(self, stamp: BatchStamp) -> TryRows | None:
+        return None
 
     def committed(self, version: int) -> None:
         if self.maintenance is not None:
@@ -117,6 +120,10 @@ class SinkTarget(AppendTarget):
     """A sink whose rows go to another system; the Delta table has no rows, and records the batches."""
 
     send: Callable[[DataFrame, BatchStamp], None]  # writes the rows to the other system
+    refuses_rows: bool = False  # whether a single row can be refused
+
+    def trial(self, stamp: BatchStamp) -> TryRows | None:
+        return (lambda _, rows: self.send(rows, stamp)) if self.refuses_rows else None
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
         recorder = super().begin(session, stamp)

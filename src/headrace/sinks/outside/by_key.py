@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from headrace import errors
@@ -17,13 +19,16 @@ from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sinks.row_hash import row_hash
 from headrace.sinks.target import SinkSpec
 
-IS_DELETE, RECORDS, PROBLEM = (f"__headrace_{name}" for name in ("is_delete", "records", "problem"))
-"""Columns: whether a row deletes its key, how many rows it replaces, and the reason if it is refused."""
+IS_DELETE, RECORDS, PROBLEM, VERSION = (
+    f"__headrace_{name}" for name in ("is_delete", "records", "problem", "version")
+)
+"""Columns: whether a row deletes its key, how many rows it replaces, the reason if it is refused, and the
+version of the table that it comes from; NULL without a change feed."""
 _CHANGE, _VERSION, _ = FEED_COLUMNS
-_OWN = ("_source", SEQUENCE, COLUMN_SEQUENCES)
+OWN_COLUMNS = ("_source", SEQUENCE, COLUMN_SEQUENCES)
 """Headrace's own columns of a table: other systems do not get them."""
 _ROW, _FIRST, _LAST = (f"__headrace_{name}" for name in ("row", "first", "last"))
-NULL_KEY, _TWO_ROWS = "null key", "two rows"
+NULL_KEY, _TWO_ROWS, NOT_TEXT = "null key", "two rows", "not text"
 JSON_OPTIONS = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -34,6 +39,7 @@ KEEP_OUT = "keep such rows out, with a WHERE in the query"
 KEEP_OUT_OF_FEED = "correct or delete the row in the table that the flow reads"
 REASONS = {
     NULL_KEY: "a row has no key",
+    NOT_TEXT: "a row has a text that is not valid UTF-8",
     _TWO_ROWS: "a batch has different rows with the same key, and nothing says which one is newer",
 }
 
@@ -56,7 +62,7 @@ class RowsByKey:
         if spec.reads_changes and not is_feed and spec.options.get("keys"):
             what = f"its query leaves out {FEED_COLUMNS[0]} or {FEED_COLUMNS[1]} of the change feed"
             raise invalid(spec, what, "without them, a delete would be written as a row", "keep both columns")
-        own = {*_OWN, *(FEED_COLUMNS if is_feed else ())}
+        own = {*OWN_COLUMNS, *(FEED_COLUMNS if is_feed else ())}
         if is_feed and spec.limits_changes:
             what = "its query limits the batches of a change feed, which could then end within a version"
             fact = "the inserts of a version would come before its deletes, and be deleted"
@@ -90,6 +96,7 @@ class RowsByKey:
             F.max(F.struct(order, hashed.alias("hash"))).alias(_LAST),
             F.max(F.struct(order, F.bitwise_not(hashed).alias("hash"))).alias(_FIRST),
             F.count(F.lit(1)).alias(RECORDS),
+            (F.max(_VERSION) if self.is_feed else F.lit(None).cast("long")).alias(VERSION),
         )
         is_ambiguous = (F.col(f"{_LAST}.hash") != F.bitwise_not(F.col(f"{_FIRST}.hash"))) & ~F.col(
             f"{_ROW}.{IS_DELETE}"
@@ -98,7 +105,7 @@ class RowsByKey:
         for key in keys:
             has_null = has_null | F.col(key).isNull()
         problem = F.when(has_null, NULL_KEY).when(is_ambiguous, _TWO_ROWS).alias(PROBLEM)
-        return found.select(*keys, f"{_ROW}.*", RECORDS, problem)
+        return found.select(*keys, f"{_ROW}.*", RECORDS, VERSION, problem)
 
     def _order(self, is_delete: Column) -> Column:
         if self.is_feed:
@@ -149,3 +156,15 @@ def unknown_option(spec: SinkSpec, known: Iterable[str]) -> None:
                 f"its options: {', '.join(names)}",
                 *errors.did_you_mean(option, names, "use one of them"),
             )
+
+
+def load_package(spec: SinkSpec, package: str, extra: str) -> ModuleType:
+    """A module that a format needs; raises `PackageMissingError`."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise errors.PackageMissingError(
+            f"sink {spec.name.short} needs the package {package}, which is not installed",
+            remedies=(f"pip install 'headrace[{extra}]'",),
+            params={"package": package},
+        ) from error

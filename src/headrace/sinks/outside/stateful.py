@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 from headrace.model.counts import BatchCounts
@@ -32,6 +33,7 @@ from headrace.sinks.target import (
     SinkSpec,
     SinkStore,
     SplitRows,
+    TryRows,
 )
 from headrace.state.facts import FENCED
 
@@ -94,6 +96,10 @@ class SinkTransaction(Protocol):
     """A transaction of a sink that holds off all others. `state`: the state before it."""
 
     state: SinkState
+
+    def open(self) -> None:
+        """Called when a new checkpoint begins to feed the sink."""
+        return
 
     def clear(self) -> None:
         """Remove all rows of the sink."""
@@ -159,7 +165,11 @@ class StatefulSink(SinkStore, ABC):
         held = self.known_state().last_batch(stamp.checkpoint)
         return None if is_held(stamp, held, self.location) else self.writer(session, stamp, held)
 
-    def try_rows(self, session: SparkSession, flow: str, rows: DataFrame) -> None:
+    def trial(self, stamp: BatchStamp) -> TryRows:
+        return partial(self.try_rows, stamp.flow)
+
+    def try_rows(self, flow: str, session: SparkSession, rows: DataFrame) -> None:
+        """Raise the error with which the sink refuses some rows of a flow; it keeps none of them."""
         stamp = BatchStamp(pipeline="", flow=flow, checkpoint="", batch=0, ranges=())
         split = SplitRows(accepted=rows)
         with self.writer(session, stamp, -1) as writer, suppress(_Undone):
@@ -171,6 +181,7 @@ class StatefulSink(SinkStore, ABC):
     def open_generation(self, opened: OpenedGeneration) -> int:
         with self.transaction() as transaction:
             state = transaction.state.with_generation(opened)
+            transaction.open()
             if opened.clear:
                 transaction.clear()
             return self.record(transaction, state, generation_metadata(opened))

@@ -13,8 +13,8 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.verify.delta_log import TableLog
 from headrace.verify.kafka.offsets import KafkaAccess, load_offsets, load_topics
-from headrace.verify.postgres import build_log
 from headrace.verify.reader import SinkUnreadError
+from headrace.verify.sink_log import build_log
 from headrace.verify.source_range import Spans
 from headrace.verify.stored import StoredPath
 

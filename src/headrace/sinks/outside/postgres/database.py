@@ -9,7 +9,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
-from headrace.sinks.outside.by_key import KEEP_OUT, KEEP_OUT_OF_FEED, RowsByKey, invalid, unknown_option
+from headrace.sinks.outside.by_key import (
+    KEEP_OUT,
+    KEEP_OUT_OF_FEED,
+    RowsByKey,
+    invalid,
+    load_package,
+    unknown_option,
+)
 from headrace.sinks.target import SinkSpec
 
 if TYPE_CHECKING:
@@ -198,13 +205,5 @@ def first_line(error: Exception) -> str:
 
 
 def load_psycopg(spec: SinkSpec) -> Any:
-    try:
-        import psycopg
-        import psycopg.conninfo
-    except ImportError as error:
-        raise errors.PackageMissingError(
-            f"sink {spec.name.short} needs the package psycopg, which is not installed",
-            remedies=("pip install 'headrace[postgres]'",),
-            params={"package": "psycopg"},
-        ) from error
-    return psycopg
+    load_package(spec, "psycopg.conninfo", "postgres")
+    return load_package(spec, "psycopg", "postgres")
