@@ -178,7 +178,10 @@ class VersionedSink(StatefulSink):
         if stored is not None and stored.owner != str(self.spec.name):
             what = f"{self.location} belongs to the sink {stored.owner}"
             raise invalid(
-                self.spec, what, "the versions of two tables cannot be compared", "choose another place"
+                self.spec,
+                what,
+                "the versions of two tables cannot be compared",
+                "choose another prefix or index",
             )
         return stored
 
