@@ -29,6 +29,9 @@ FILE, ROW = "__headrace_file", "__headrace_row"
 
 
 _LARGEST_PARTS = 1 << 15
+_LARGEST_INLINE = 50_000
+"""The most bytes of a vector that a task gets as a text. Java writes texts of up to 65,535 bytes, and that
+of a vector is a quarter longer."""
 _DELTA = "org.apache.spark.sql.delta"
 
 
@@ -211,7 +214,7 @@ def with_only_rows(
         bitmap = vectors.all_but(vectors.bitmap(wanted), file.rows or 0)
         if (deleted := file.deleted or vectors.load(file)) is not None:
             getattr(bitmap, "or")(deleted)
-        changed = file.in_jvm(session._jvm).removeRows(vectors.inline(bitmap), True, False)
+        changed = file.in_jvm(session._jvm).removeRows(vectors.describe(bitmap), True, False)
         found[number] = replace(file, action=changed._1())
     return found
 
@@ -236,7 +239,7 @@ def with_rows_between(
         plain = DataFile(
             after.number, {key: one for key, one in after.text.items() if key != "deletionVector"}
         )
-        changed = plain.in_jvm(session._jvm).removeRows(vectors.inline(bitmap), True, False)
+        changed = plain.in_jvm(session._jvm).removeRows(vectors.describe(bitmap), True, False)
         found.append(replace(plain, action=changed._1()))
     return found
 
@@ -256,6 +259,7 @@ class _Vectors:
 
     def __init__(self, session: SparkSession, table: Location) -> None:
         jvm: Any = session._jvm
+        self._session, self._location = session, table
         self._jvm = jvm
         self._gateway: Any = session.sparkContext._gateway
         stores, self._descriptors, formats = (
@@ -289,9 +293,14 @@ class _Vectors:
         vector = file.in_jvm(self._jvm).deletionVector()
         return None if vector is None else self._store.read(vector, self._table)
 
-    def inline(self, bitmap: Any) -> Any:
-        """Delta's descriptor of a bitmap that is in no file."""
-        return self._descriptors.inlineInLog(self._bytes(bitmap), bitmap.cardinality())
+    def describe(self, bitmap: Any) -> Any:
+        """Delta's descriptor of a bitmap that belongs to no commit."""
+        data = self._bytes(bitmap)
+        if len(data) <= _LARGEST_INLINE:
+            return self._descriptors.inlineInLog(data, bitmap.cardinality())
+        # A vacuum removes the file some day.
+        with _VectorFile(self._session, self._location) as file:
+            return file.write(bitmap)
 
     def _bytes(self, bitmap: Any) -> Any:
         bitmap.runOptimize()
