@@ -24,12 +24,11 @@ from headrace.model.names import quoted_column
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.arrow_files import FILE_BYTES, merge_files
-from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
+from headrace.sinks.delta.data_files import DataFile, file_rows, find_files
 from headrace.sinks.delta.table import delta_log, newest_snapshot, read_scala
 from headrace.sinks.delta.transaction import iterate, scala_list
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import last_checkpoint
-from headrace.storage.table_snapshot import SnapshotUnreadableError, load_added
 
 _ATTEMPTS = 3
 _WAIT_S = 0.5
@@ -227,12 +226,7 @@ def _rewrite_files(
         is_chosen = one.size < policy.small_bytes(size) or is_mostly_deleted(file_rows(one), policy)
         return is_chosen and (not partitions or dict(one.partition) in partitions)
 
-    try:
-        # Of the log, at the version of the snapshot: Delta computes the state of the table with a job.
-        added = load_added(table, snapshot.version(), lambda action: is_wanted(DataFile(0, action)))
-        chosen = [DataFile(number, action) for number, action in enumerate(added, 1)]
-    except SnapshotUnreadableError:
-        chosen = [one for one in list_files(session, snapshot) if is_wanted(one)]
+    chosen = find_files(session, table, snapshot, is_wanted)
     smallest = [one for one in chosen if one.size < FILE_BYTES]
     if light and len(chosen) - len(smallest) < policy.small_files < len(smallest):
         merged = merge_files(session, table, snapshot, smallest)

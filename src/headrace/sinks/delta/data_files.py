@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +20,7 @@ from headrace.sinks.delta.key_index import Unsigned, file_numbers, positions, ro
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import scala_list
 from headrace.storage.location import Location
+from headrace.storage.table_snapshot import SnapshotUnreadableError, load_added
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +94,21 @@ def list_files(session: SparkSession, snapshot: Any) -> list[DataFile]:
     if len({one.name for one in files}) < len(files):
         raise NoPositionsError("two data files have the same name")
     return files
+
+
+def find_files(
+    session: SparkSession,
+    table: Location,
+    snapshot: Any,
+    is_wanted: Callable[[DataFile], bool] = lambda one: True,
+) -> list[DataFile]:
+    """The data files of a version of a table, from its log: Delta computes the state of the table with Spark
+    jobs."""
+    try:
+        added = load_added(table, int(snapshot.version()), lambda action: is_wanted(DataFile(0, action)))
+    except SnapshotUnreadableError:
+        return [one for one in list_files(session, snapshot) if is_wanted(one)]
+    return [DataFile(number, action) for number, action in enumerate(added, 1)]
 
 
 def read_files(session: SparkSession, table: Location, snapshot: Any, files: Iterable[DataFile]) -> DataFrame:

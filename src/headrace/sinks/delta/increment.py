@@ -15,8 +15,8 @@ from headrace.sinks.delta.data_files import (
     MaskedRows,
     NoPositionsError,
     collect,
+    find_files,
     find_positions,
-    list_files,
     mask_rows,
     position_columns,
     read_files,
@@ -28,7 +28,6 @@ from headrace.sinks.target import Committed, RefreshStamp, SplitRows
 from headrace.storage.location import Location
 from headrace.storage.row_counts import newest_refresh
 from headrace.storage.table_log import newest_version
-from headrace.storage.table_snapshot import SnapshotUnreadableError, load_added
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,12 +135,7 @@ class ViewIncrement:
     @cached_property
     def _files(self) -> list[DataFile]:
         """The data files of the view."""
-        try:
-            # Delta finds them with several Spark jobs.
-            found = load_added(self._path, self.version)
-        except SnapshotUnreadableError:
-            return list_files(self._session, self._transaction.snapshot())
-        return [DataFile(number, {**text, "dataChange": True}) for number, text in enumerate(found, 1)]
+        return find_files(self._session, self._path, self._transaction.snapshot())
 
     @cached_property
     def row_count(self) -> int:
