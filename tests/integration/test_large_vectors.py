@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import deltalake
 import numpy as np
+import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from headrace.increments.changes import find_change, snapshot_at
 from headrace.sinks.delta.data_files import list_files, read_files, with_only_rows
 from headrace.sinks.delta.key_index import positions
 from headrace.storage.layout import locate
+from landing import Site
 
 ROWS = 600_000
 
@@ -31,3 +35,32 @@ def test_many_rows_of_a_large_file_are_read_and_compared(spark: SparkSession, tm
     lost = find_change(table, 0, 1).lost(spark)
     assert lost is not None
     assert lost.selectExpr("count(*)", "min(id % 10)", "max(id % 10)").collect() == [(ROWS // 10, 3, 3)]
+
+
+CURRENT = """
+import headrace as hr
+from headrace import spark
+
+@hr.temporary_view
+def changes():
+    return spark.readStream.format("delta").load("SOURCE")
+
+hr.create_streaming_table("current", table_properties={"delta.enableChangeDataFeed": "true"})
+hr.create_auto_cdc_flow("current", "changes", ["id"], "at")
+"""
+
+
+@pytest.mark.proof
+def test_a_batch_changes_many_rows_of_a_large_file(spark: SparkSession, tmp_path: Path) -> None:
+    site, source = Site(tmp_path / "site"), tmp_path / "source"
+    site.write(CURRENT.replace("SOURCE", str(source)))
+    spark.sql(f"CREATE TABLE delta.`{source}` USING delta AS SELECT id, 0L AS at FROM range({ROWS})")
+    site.run_well()
+    path = site.storage.table(site.name("current"))
+    spark.sql(f"OPTIMIZE delta.`{path}`")
+    spark.sql(f"INSERT INTO delta.`{source}` SELECT id * 30, 1L FROM range({ROWS // 30})")
+    site.run_well()
+    table = deltalake.DeltaTable(path)
+    counted = "SELECT count(*) AS n, count(DISTINCT id) AS ids, sum(at) AS changed FROM current"
+    found = deltalake.QueryBuilder().register("current", table).execute(counted).read_all()
+    assert pa.table(found).to_pylist() == [{"n": ROWS, "ids": ROWS, "changed": ROWS // 30}]
