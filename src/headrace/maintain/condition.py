@@ -147,7 +147,7 @@ class _Needs:
 
     def __init__(self, holders: Sequence[Holder], snapshot: TableSnapshot) -> None:
         self.oldest = min((one.version for one in holders), default=snapshot.version + 1)
-        # Versions before the first commit of the log have no list of what was removed since.
+        # The log lists only the files that were removed after its first commit.
         first = snapshot.commits[0] if snapshot.commits else 0
         self._all = self.oldest == UNKNOWN or self.oldest < first - 1
         self._newest = snapshot.version
@@ -158,8 +158,8 @@ class _Needs:
     def look(self, path: str, version: int, name: str, *, changes_data: bool) -> None:
         """Take note of a file that a commit names.
 
-        A flow that reads commits needs the files that later commits have added. It does not need those that a
-        compaction has replaced since: it has read their rows.
+        A flow that reads a table's commits needs the files of commits that it has not read yet. It does not
+        need files that a compaction has replaced since: it has read their rows.
         """
         if version < self.oldest:
             return

@@ -200,7 +200,7 @@ def is_due(rest: ErasedRest | None) -> bool:
 def finish_erasure(
     storage: Storage, target: DatasetTable, examine: Callable[[], TableCondition], close: Close
 ) -> tuple[ErasedRest | None, bool]:
-    """Delete the commits of an erasure from the table's log. Its files must be gone. Returns what is left to
+    """Delete the commits of an erasure from the table's log, after its data files. Returns what is left to
     erase, and whether commits were deleted."""
     condition = examine()
     rest = find_rest(storage, target, condition)

@@ -98,7 +98,7 @@ def forget_maintenance(storage: Storage, table: TableName, care: Care, role: Rol
 
 
 def load_maintenance(storage: Storage, table: TableName, role: Role = "table") -> Mapping[str, Any]:
-    """What was done to a table last, by kind; empty if nothing is known."""
+    """The last maintenance of a table, by its kind; empty if none is recorded."""
     held = storage.care(table, role).find_json()
     return held if isinstance(held, dict) else {}
 

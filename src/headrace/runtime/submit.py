@@ -45,7 +45,7 @@ def python_of(settings: Mapping[str, str]) -> str:
 
 
 def spark_settings(settings: ProjectSettings) -> dict[str, str]:
-    """Returns the Spark settings of a spec, with those that send its packages to a cluster's executors."""
+    """Returns the Spark settings of a spec, with the settings that send its packages to the executors."""
     conf = {key: value for key, value in settings.configuration.items() if key.startswith("spark.")}
     if settings.master is None or is_local(settings.master):
         return conf

@@ -111,7 +111,7 @@ class Names:
         return {**found, **{name: "stream" for name in definitions.names("stream") if name not in found}}
 
     def columns(self, text: str) -> dict[str, str]:
-        """The columns of a table or a scan with their types; none if there is no such table."""
+        """The columns of a table or a scan, with their types; empty if the table does not exist."""
         scan = self._definitions.find("scan", text)
         if scan is not None and isinstance(scan[0], CreateScan):
             return self.columns(".".join(scan[0].table))
