@@ -75,9 +75,8 @@ class BuildRecords(Protocol):
 
 @dataclass
 class Outcome:
-    """What becomes of rejected rows. `left`: the ids of rows that stay as they are: they cannot be tried, or
-    too many others have failed. `parts`: the rows that the query returned for those that leave; Spark keeps
-    them."""
+    """The result of a replay. `left`: the ids of rows that were not tried, since too many others have
+    failed, or since they cannot be tried. `parts`: the rows of the query for the rows that leave, cached."""
 
     taken: list[str] = field(default_factory=list)  # the ids of the rows that leave the quarantine
     rejected: list[Rejected] = field(default_factory=list)  # the rows that stay, with their new reasons

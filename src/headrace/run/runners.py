@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -111,12 +111,16 @@ class BatchSetup:
             state=state,
             steps=BatchSteps(JvmWork(session).take, partial(self.reports.report, BatchTimed, planned)),
             accepted=opened.record_query,
-            turn=nullcontext
-            if keeps_state(planned.sink)
-            else partial(self.context.maintenance.turn, settings.storage.table(planned.flow.target)),
+            turn=self._turn(),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
             queue=self.context.queue,
         )
+
+    def _turn(self) -> Callable[[], AbstractContextManager[None]]:
+        planned, context = self.surveyor.planned, self.context
+        if keeps_state(planned.sink):
+            return nullcontext
+        return partial(context.maintenance.turn, context.settings.storage.table(planned.flow.target))
 
     def _search(self, opened: OpenedFlow, stop: StopSignal) -> RecordSearch:
         planned, queries = self.surveyor.planned, self.context.queries

@@ -28,7 +28,7 @@ from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
 from headrace.run.failpoints import reach
 from headrace.run.survey import table_lost
-from headrace.run.targets import side_tables, sink_store
+from headrace.run.targets import side_tables, sink_sender, sink_store
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.table import (
@@ -88,19 +88,17 @@ def check_table(
     next, so that its columns may have other types."""
     table = stage.table
     path = storage.table(table.name)
-    store, sink = _store(flows), table.sink
-    try:
-        if store is not None:
+    if (store := _store(flows)) is not None:
+        try:
             store.check()
-        elif sink is not None:
-            format_of(sink).check(sink)
-    except errors.UsageError as error:
-        raise error.with_location(table.location) from error
-    if store is not None:
+        except errors.UsageError as error:
+            raise error.with_location(table.location) from error
         is_missing = store.state() is None
         for planned in flows if is_missing else ():
             _refuse_lost(planned, storage)
         return TableOpening(creates=is_missing)
+    for planned in flows:
+        sink_sender(planned)  # raises the errors of its options
     if not is_table(path):
         for planned in flows:
             _refuse_lost(planned, storage)

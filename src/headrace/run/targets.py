@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 import psutil
 
 from headrace.contracts.changes import table_schema
 from headrace.contracts.rejected import COLUMNS
 from headrace.errors import UsageError
-from headrace.model.declarations import AppendFlow, AutoCdcFlow, Groups
+from headrace.model.declarations import AppendFlow, AutoCdcFlow, Groups, Sink
 from headrace.model.names import ChosenColumns, TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
@@ -25,11 +26,21 @@ from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
-from headrace.sinks.target import BatchStamp, FlowTarget, SinkSpec, SinkStore, TargetReader, format_of
+from headrace.sinks.target import (
+    BatchStamp,
+    FlowTarget,
+    SinkSender,
+    SinkSpec,
+    SinkStore,
+    TargetReader,
+    format_of,
+)
 from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
     from headrace.run.context import UpdateContext
+
+Opened = TypeVar("Opened")
 
 
 def flow_target(planned: PlannedFlow, context: UpdateContext, spark: SparkSession) -> FlowTarget:
@@ -51,7 +62,7 @@ def flow_target(planned: PlannedFlow, context: UpdateContext, spark: SparkSessio
         case AppendFlow():
             if sink is None:
                 return AppendTarget(**vars(table), reads_target=planned.reads_target)
-            kind, connection = format_of(sink), planned.connection()
+            kind, connection, sender = format_of(sink), planned.connection(), sink_sender(planned)
 
             def send(rows: DataFrame, stamp: BatchStamp) -> None:
                 within = (
@@ -61,7 +72,10 @@ def flow_target(planned: PlannedFlow, context: UpdateContext, spark: SparkSessio
                     kind.send(rows, stamp, sink, connection)
 
             return SinkTarget(
-                **vars(table), reads_target=planned.reads_target, send=send, refuses_rows=kind.refuses_rows
+                **vars(table),
+                reads_target=planned.reads_target,
+                send=send if sender is None else sender.send,
+                refuses_rows=sender is not None,
             )
         case AutoCdcFlow(keys=keys, history=ChosenColumns() as tracked):
             return HistoryTarget(
@@ -93,10 +107,18 @@ def target_reader(planned: PlannedFlow, storage: Storage, read_table: ReadTable)
 
 def sink_store(planned: PlannedFlow) -> SinkStore | None:
     """The sink that a flow writes to, if the sink keeps the state of its flows itself."""
-    flow, sink = planned.flow, planned.sink
-    opens = None if sink is None else format_of(sink).open
-    if sink is None or opens is None:
+    return None if planned.sink is None else _opened(planned, planned.sink, format_of(planned.sink).open)
+
+
+def sink_sender(planned: PlannedFlow) -> SinkSender | None:
+    """What sends the rows of a flow to another system, for a format that checks its options itself."""
+    return None if planned.sink is None else _opened(planned, planned.sink, format_of(planned.sink).sender)
+
+
+def _opened(planned: PlannedFlow, sink: Sink, opens: Callable[[SinkSpec], Opened] | None) -> Opened | None:
+    if opens is None:
         return None
+    flow = planned.flow
     keys: tuple[str, ...] = ()
     schema = planned.schema
     if isinstance(flow, AutoCdcFlow) and schema:

@@ -230,7 +230,7 @@ class FlowTarget(Target[BatchStamp], Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SinkSpec:
-    """A declared sink, for a format that keeps the state of its flows itself."""
+    """A declared sink, and what is known of its rows, for the formats of `sinks/outside`."""
 
     name: TableName
     options: Mapping[str, str]
@@ -255,6 +255,14 @@ class SinkStore(FlowTarget, TargetReader, Protocol):
         """Record that nothing of a full refresh is left to do."""
 
 
+class SinkSender(Protocol):
+    """Sends rows to a system that keeps no state. It checks the options of the sink when it is opened."""
+
+    def send(self, rows: DataFrame, stamp: BatchStamp) -> None:
+        """Send the rows; raises the error of a single row, too. To find such a row, parts of a batch are sent
+        before the batch without it."""
+
+
 def _send_to_format(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
     """Write the rows with Spark's writer of the format."""
     rows.write.format(sink.format).mode("append").options(**{**connection, **sink.options}).save()
@@ -275,35 +283,22 @@ def _send_to_function(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection
 class SinkFormat:
     """What the sinks of a format do. `describe`: says what a sink does, after "it". `open`: opens a sink that
     keeps the state of its flows beside its rows. ``None`` for others: a Delta table without rows records
-    their batches, after `send` has sent the rows."""
+    their batches, after `send` or a `sender` has sent the rows."""
 
     describe: Callable[[Sink], str]
     guarantee: Guarantee = "at least once"
     applies: frozenset[Applies] = frozenset({"append"})
     needs: tuple[str, ...] = ()  # the options that a sink must have; `path` is relative to the pipeline
     open: Callable[[SinkSpec], SinkStore] | None = None
-    weaker: SinkFormat | None = (
-        None  # what a sink with the option `guarantee: at_least_once` does in its place
-    )
+    # What a sink with the option `guarantee: at_least_once` does in its place.
+    weaker: SinkFormat | None = None
     send: Callable[[DataFrame, BatchStamp, Sink, Mapping[str, str]], None] = _send_to_format
-    refuses_rows: bool = (
-        False  # whether `send` can raise the error of a single row, and send parts of a batch
-    )
-    check: Callable[[Sink], object] = lambda sink: None  # raises the errors of a sink without state
+    sender: Callable[[SinkSpec], SinkSender] | None = None
 
 
-def _send_to_http(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
-    import_module("headrace.sinks.outside.http").send_to_http(rows, stamp, sink, connection)
-
-
-def _open(module: str, name: str) -> Callable[[SinkSpec], SinkStore]:
+def _open(module: str, name: str) -> Callable[[SinkSpec], Any]:
     """Opens a sink with a class whose module is imported at its first use."""
-
-    def open_sink(spec: SinkSpec) -> SinkStore:
-        opened: SinkStore = getattr(import_module(f"headrace.sinks.outside.{module}"), name)(spec)
-        return opened
-
-    return open_sink
+    return lambda spec: getattr(import_module(f"headrace.sinks.outside.{module}"), name)(spec)
 
 
 def _describe_topic(sink: Sink) -> str:
@@ -353,11 +348,7 @@ FORMATS: dict[str, SinkFormat] = {
     "elasticsearch": _SEARCH,
     "opensearch": _SEARCH,
     "http": SinkFormat(
-        describe=lambda sink: "sends the rows to a web hook",
-        needs=("url",),
-        send=_send_to_http,
-        refuses_rows=True,
-        check=lambda sink: import_module("headrace.sinks.outside.http").HttpSender.of(sink),
+        describe=lambda sink: "sends the rows to a web hook", needs=("url",), sender=_open("http", "HttpSink")
     ),
     "jdbc": SinkFormat(
         describe=lambda sink: f"adds rows to the table {sink.options['dbtable']} by JDBC",

@@ -27,6 +27,7 @@ version of the table that it comes from; NULL without a change feed."""
 _CHANGE, _VERSION, _ = FEED_COLUMNS
 OWN_COLUMNS = ("_source", SEQUENCE, COLUMN_SEQUENCES)
 """Headrace's own columns of a table: other systems do not get them."""
+_LARGEST = 10**9
 _ROW, _FIRST, _LAST = (f"__headrace_{name}" for name in ("row", "first", "last"))
 NULL_KEY, _TWO_ROWS, NOT_TEXT = "null key", "two rows", "not text"
 JSON_OPTIONS = {
@@ -36,6 +37,7 @@ JSON_OPTIONS = {
 }
 """How values with parts become JSON."""
 KEEP_OUT = "keep such rows out, with a WHERE in the query"
+CORRECT_CONNECTION = "start the server, or correct the connection in the options of hr.create_sink"
 KEEP_OUT_OF_FEED = "correct or delete the row in the table that the flow reads"
 REASONS = {
     NULL_KEY: "a row has no key",
@@ -67,6 +69,10 @@ class RowsByKey:
             what = "its query limits the batches of a change feed, which could then end within a version"
             fact = "the inserts of a version would come before its deletes, and be deleted"
             raise invalid(spec, what, fact, "remove maxFilesPerTrigger and maxBytesPerTrigger from the query")
+        if is_feed and spec.sources > 1:
+            what = "its query reads several streams, and the versions of two tables cannot be compared"
+            fact = "an older row of one table could replace a newer row of the other one"
+            raise invalid(spec, what, fact, "let the query write a table, and send the changes of that table")
         columns = tuple(name for name in names if name not in own)
         keys = tuple(one.strip() for one in spec.options.get("keys", "").split(",") if one.strip())
         sequence_by = spec.options.get("sequence_by")
@@ -143,6 +149,27 @@ def invalid(spec: SinkSpec, what: str, fact: str | None, *remedies: str) -> erro
         remedies=remedies,
         params={"sink": str(spec.name)},
     )
+
+
+def unavailable(
+    spec: SinkSpec, what: str, *facts: str, remedy: str = CORRECT_CONNECTION
+) -> errors.SinkUnavailableError:
+    """The error for a system that cannot be used now; the flow tries again."""
+    return errors.SinkUnavailableError(
+        f"sink {spec.name.short}: {what}",
+        facts=(*facts, "nothing is lost: the batch is repeated"),
+        remedies=(remedy,),
+        params={"sink": str(spec.name)},
+    )
+
+
+def number_of(spec: SinkSpec, option: str, default: int) -> int:
+    """An option with a number from 1 on."""
+    text = spec.options.get(option)
+    if text is not None and not (text.isdecimal() and 0 < int(text) <= _LARGEST):
+        what = f"its option {option} must be a number from 1 to {_LARGEST:,}"
+        raise invalid(spec, what, None, f"correct {option}")
+    return default if text is None else int(text)
 
 
 def unknown_option(spec: SinkSpec, known: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,17 +18,24 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from headrace import errors
-from headrace.model.declarations import Sink
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import DataFrame, F
-from headrace.sinks.outside.by_key import JSON_OPTIONS, KEEP_OUT, OWN_COLUMNS
-from headrace.sinks.target import BatchStamp
+from headrace.sinks.outside.by_key import (
+    JSON_OPTIONS,
+    KEEP_OUT,
+    OWN_COLUMNS,
+    invalid,
+    number_of,
+    refused,
+    unavailable,
+    unknown_option,
+)
+from headrace.sinks.target import BatchStamp, SinkSender, SinkSpec
 
-_OPTIONS = {"rows": 1, "parallel": 8, "timeout": 30, "retries": 5}
-"""Options with a number: rows of a request, requests at the same time in a task, seconds, and repetitions."""
-_TEXTS = ("url", "method", "sign_with")
+OPTIONS = ("url", "method", "sign_with", "rows", "parallel", "timeout", "retries")
 _HEADER = "header."
 _AGAIN = (408, 425, 429, *range(500, 600))
+_ABOUT_ALL = (401, 403, 404, 405, 410)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """What the name of a method or of a header can be."""
 _BODY, _COUNT = "__headrace_body", "__headrace_count"
@@ -37,56 +44,26 @@ _DONE = pa.schema({"status": pa.int64(), "message": pa.string(), "body": pa.stri
 
 @dataclass(frozen=True, kw_only=True)
 class HttpSender:
-    """Sends the rows of a partition. `sign_with`: the secret of an HMAC; ``None`` signs nothing."""
+    """The function of a task: sends its rows.
+
+    Args:
+        batch: Tells the batch from others.
+        sign_with: The secret of an HMAC; ``None`` signs nothing.
+        rows: Rows of a request.
+        parallel: Requests at the same time.
+        timeout: Seconds.
+        retries: Repetitions of a request.
+    """
 
     url: str
-    batch: str
-    method: str = "POST"
-    sign_with: str | None = field(default=None, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    rows: int = 1
-    parallel: int = 8
-    timeout: int = 30
-    retries: int = 5
-
-    @classmethod
-    def of(cls, sink: Sink, batch: str = "") -> HttpSender:
-        """The sender of a sink; raises `SinkInvalidError`. `batch`: what tells the batch from others."""
-        headers = {
-            name.removeprefix(_HEADER): one for name, one in sink.options.items() if name.startswith(_HEADER)
-        }
-        given: dict[str, Any] = {
-            name: one for name, one in sink.options.items() if not name.startswith(_HEADER)
-        }
-        for name, text in given.items():
-            if name not in (*_OPTIONS, *_TEXTS):
-                known = [*_TEXTS, *_OPTIONS]
-                fact = f"its options: {', '.join(known)}, {_HEADER}<name of a header>"
-                raise _invalid(
-                    f"an http sink has no option {name}", fact, *errors.did_you_mean(name, known, "use one")
-                )
-            if name in _OPTIONS:
-                if not text.isdecimal() or not int(text):
-                    raise _invalid(
-                        f"the option {name} of an http sink must be a number", None, f"correct {name}"
-                    )
-                given[name] = int(text)
-        if given.get("sign_with") == "":
-            raise _invalid("the secret sign_with of an http sink is empty", None, "set it, or leave it out")
-        for name in (given.get("method", "POST"), *headers):
-            if not _TOKEN.fullmatch(name):
-                raise _invalid(f"an http sink cannot have the method or header '{name}'", None, "correct it")
-        if not all(one.isascii() and one.isprintable() for one in headers.values()):
-            raise _invalid("a header of an http sink has characters that are not ASCII", None, "remove them")
-        try:
-            address = urlsplit(given["url"])
-            is_address = address.scheme in ("http", "https") and address.hostname and address.port != 0
-        except ValueError:
-            is_address = False
-        if not is_address:
-            remedy = 'write "url": "https://host/path"'
-            raise _invalid("the url of an http sink is not an address", None, remedy)
-        return cls(**given, headers=headers, batch=batch)
+    method: str
+    sign_with: str | None = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    rows: int
+    parallel: int
+    timeout: int
+    retries: int
+    batch: str = ""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         retry = Retry(
@@ -137,43 +114,59 @@ class HttpSender:
         return {"status": answer.status_code, "message": answer.text[:200], "body": body[:500]}
 
 
-def send_to_http(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
-    sender = HttpSender.of(sink, f"{stamp.checkpoint}/{stamp.batch}")
-    columns = [quoted_column(name) for name in rows.columns if name not in OWN_COLUMNS]
-    bodies = (
-        rows.select(F.to_json(F.struct(*columns), JSON_OPTIONS).alias(_BODY))
-        .groupBy(_BODY)
-        .agg(F.count("*").alias(_COUNT))
-    )
-    failed = (
-        bodies.sortWithinPartitions(_BODY)
-        .mapInArrow(sender, "status long, message string, body string")
-        .collect()
-    )
-    for one in failed:
-        raise _error(sender, one["status"], one["message"], one["body"])
+class HttpSink(SinkSender):
+    """A web hook."""
 
-
-def _error(sender: HttpSender, status: int, message: str, body: str | None) -> errors.HeadraceError:
-    host = urlsplit(sender.url).hostname
-    if status == 0 or status in _AGAIN:
-        return errors.SinkUnavailableError(
-            f"{host} does not answer: {message if status == 0 else status}",
-            facts=("nothing is lost: the batch is repeated; requests that were taken are sent again",),
-            remedies=("start the receiver, or correct url in the options of hr.create_sink",),
-            params={"status": status},
+    def __init__(self, spec: SinkSpec) -> None:
+        options = spec.options
+        headers = {name: one for name, one in options.items() if name.startswith(_HEADER)}
+        unknown_option(spec, {*OPTIONS, *headers, f"{_HEADER}<name>"})
+        self.spec = spec
+        self.sender = HttpSender(
+            url=options["url"],
+            method=options.get("method", "POST"),
+            sign_with=options.get("sign_with"),
+            headers={name.removeprefix(_HEADER): one for name, one in headers.items()},
+            rows=number_of(spec, "rows", 1),
+            parallel=number_of(spec, "parallel", 8),
+            timeout=number_of(spec, "timeout", 30),
+            retries=number_of(spec, "retries", 5),
         )
-    if status < 400 or status in (401, 403, 404, 405, 410):
-        return _invalid(
-            f"{host} refuses all requests: {status}", message, "correct url, method, or the headers"
+        self._check()
+
+    def _check(self) -> None:
+        spec, sender = self.spec, self.sender
+        if sender.sign_with == "":
+            raise invalid(spec, "its secret sign_with is empty", None, "set it, or leave it out")
+        for name in (sender.method, *sender.headers):
+            if not _TOKEN.fullmatch(name):
+                raise invalid(spec, f"it cannot have the method or header '{name}'", None, "correct it")
+        if not all(one.isascii() and one.isprintable() for one in sender.headers.values()):
+            raise invalid(spec, "a header has characters that are not ASCII", None, "remove them")
+        try:
+            address = urlsplit(sender.url)
+            is_address = address.scheme in ("http", "https") and address.hostname and address.port != 0
+        except ValueError:
+            is_address = False
+        if not is_address:
+            raise invalid(spec, "its url is not an address", None, 'write "url": "https://host/path"')
+
+    def send(self, rows: DataFrame, stamp: BatchStamp) -> None:
+        columns = [quoted_column(name) for name in rows.columns if name not in OWN_COLUMNS]
+        body = F.to_json(F.struct(*columns), JSON_OPTIONS).alias(_BODY)
+        bodies = rows.select(body).groupBy(_BODY).agg(F.count("*").alias(_COUNT))
+        sender = replace(self.sender, batch=f"{stamp.checkpoint}/{stamp.batch}")
+        done = bodies.sortWithinPartitions(_BODY).mapInArrow(
+            sender, "status long, message string, body string"
         )
-    return errors.SinkRowRefusedError(
-        f"{host} refuses a row: {status} {message}",
-        facts=(str(body), "the batch was not recorded"),
-        remedies=(KEEP_OUT,),
-        params={"status": status},
-    )
+        for one in done.collect():
+            raise self._error(one["status"], one["message"], one["body"])
 
-
-def _invalid(what: str, fact: str | None, *remedies: str) -> errors.SinkInvalidError:
-    return errors.SinkInvalidError(what, facts=(fact,) if fact else (), remedies=remedies, params={})
+    def _error(self, status: int, message: str, body: str | None) -> errors.HeadraceError:
+        spec, host = self.spec, urlsplit(self.sender.url).hostname
+        if status == 0 or status in _AGAIN:
+            text = f"{host} does not answer: {status or message}"
+            return unavailable(spec, text, "requests that were taken are sent again")
+        if status < 400 or status in _ABOUT_ALL:
+            return invalid(spec, f"{host} refuses all requests: {status}", message, "correct url or headers")
+        return refused(spec, f"{host} refuses a row: {status} {message}", {"row": body}, [KEEP_OUT])

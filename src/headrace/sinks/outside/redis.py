@@ -13,16 +13,15 @@ from urllib.parse import urlsplit
 
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, F
-from headrace.sinks.outside.by_key import JSON_OPTIONS, invalid, load_package
+from headrace.sinks.outside.by_key import JSON_OPTIONS, invalid, load_package, number_of
 from headrace.sinks.outside.stateful import SinkState
-from headrace.sinks.outside.versioned import KEPT, Document, SendError, Stored, VersionedSink
+from headrace.sinks.outside.versioned import KEPT, TOMBSTONE_S, Document, SendError, Stored, VersionedSink
 from headrace.sinks.target import SinkSpec
 
 if TYPE_CHECKING:
     import redis
 
 FORMS = ("json", "hash", "column")
-_TOMBSTONE_S = 7 * 86_400
 _OWN = "__headrace"
 _APPLY = """
 -- KEYS: the document of the sink. ARGV: the epoch, the prefix of values and that of versions, the form of a
@@ -54,8 +53,8 @@ end
 _REPLACE = """
 if (redis.call('HGET', KEYS[1], 'mark') or '') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'mark', ARGV[2], 'state', ARGV[3], 'epoch', ARGV[4], 'cleared', ARGV[5],
-  'owner', ARGV[8], 'kept_from', ARGV[9])
-if ARGV[6] ~= '' then redis.call('ZADD', KEYS[2], ARGV[7], ARGV[6]) end
+  'kept_from', ARGV[6], 'owner', ARGV[7])
+if ARGV[9] ~= '' then redis.call('ZADD', KEYS[2], ARGV[8], ARGV[9]) end
 return 1
 """
 _REMOVE = """
@@ -72,7 +71,7 @@ class RedisClient:
     prefix: str
     form: str = "json"
     kept_s: int = 0
-    tombstone_s: int = _TOMBSTONE_S
+    tombstone_s: int = TOMBSTONE_S
 
     @property
     def own(self) -> str:
@@ -81,7 +80,7 @@ class RedisClient:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The keys of the sink's document, and of what its commits say."""
+        """The keys of the sink's document, and of the metadata of its commits."""
         return f"{self.own}sink", f"{self.own}commits"
 
     @property
@@ -155,8 +154,8 @@ class RedisSink(VersionedSink):
             url=options.get("url", "redis://localhost:6379/0"),
             prefix=options["prefix"],
             form=options.get("value", "json"),
-            kept_s=self.number("ttl", 0),
-            tombstone_s=self.number("tombstones", _TOMBSTONE_S),
+            kept_s=number_of(self.spec, "ttl", 0),
+            tombstone_s=number_of(self.spec, "tombstones", TOMBSTONE_S),
         )
 
     @property
@@ -213,24 +212,17 @@ class RedisSink(VersionedSink):
     def replace_document(self, stored: Stored, commit: Mapping[str, Any] | None) -> None:
         state = stored.state
         text = "" if commit is None else json.dumps(commit)
-        values = [
-            stored.mark or "",
-            uuid.uuid4().hex,
-            json.dumps(self.kept_state(stored)),
-            stored.epoch,
-            stored.cleared,
-        ]
+        marks = [stored.mark or "", uuid.uuid4().hex, json.dumps(self.kept_state(stored))]
+        numbers = [stored.epoch, stored.cleared, stored.kept_from]
         with self.connected() as connection:
-            replace = connection.register_script(_REPLACE)
-            if not replace(
-                keys=self.client.names, args=[*values, text, state.version, stored.owner, stored.kept_from]
-            ):
+            swap = connection.register_script(_REPLACE)
+            if not swap(keys=self.client.names, args=[*marks, *numbers, stored.owner, state.version, text]):
                 self.taken()
             if commit is not None and state.version % 1000 == 0:
                 self._forget(connection, int(commit["timestamp"]))
 
     def _forget(self, connection: redis.Redis, now_ms: int) -> None:
-        """Remove what old commits say."""
+        """Remove the metadata of old commits."""
         name, oldest = self.client.names[1], now_ms - KEPT.total_seconds() * 1000
         while (found := connection.zrange(name, 0, 0)) and json.loads(str(found[0]))["timestamp"] < oldest:
             connection.zremrangebyrank(name, 0, 0)

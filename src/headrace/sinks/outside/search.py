@@ -1,7 +1,7 @@
 """Rows as documents of Elasticsearch or OpenSearch: a document never goes back.
 
-An index of its own has the documents since the last full refresh; readers use an alias, which hides deleted
-documents. These stay for some days with their version: the system itself forgets it after a minute.
+Each full refresh begins a new index. Readers use an alias that hides deleted documents. A deleted document
+stays for some days with its version, which the system itself would forget after a minute.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from urllib.parse import quote, urlsplit
 
 import requests
 
-from headrace.sinks.outside.by_key import invalid
+from headrace.sinks.outside.by_key import invalid, number_of
 from headrace.sinks.outside.stateful import SinkState
-from headrace.sinks.outside.versioned import KEPT, Document, SendError, Stored, VersionedSink
+from headrace.sinks.outside.versioned import KEPT, TOMBSTONE_S, Document, SendError, Stored, VersionedSink
 from headrace.sinks.target import SinkSpec
 
 STATE = "headrace-sinks"
 """The index with the state of all sinks."""
 _DELETED = "headrace_deleted"
 """The field of a deleted document: when it was deleted, in milliseconds since the epoch."""
-_TOMBSTONE_S = 7 * 86_400
 _TIMEOUT_S = (10, 120)
 _FIRST: Mapping[str, Any] = {"last": None, "uuid": None, "id": None, "cleared": 0}
-"""What the document of a new sink says of its newest commit and of its index."""
+"""The first values of the sink's document."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _LONGEST_KEY = 512
 _EPOCH = 1 << 40
@@ -154,7 +153,7 @@ class SearchSink(VersionedSink):
 
     def __init__(self, spec: SinkSpec) -> None:
         super().__init__(spec)
-        self.tombstone_s = self.number("tombstones", _TOMBSTONE_S)
+        self.tombstone_s = number_of(spec, "tombstones", TOMBSTONE_S)
         if not _NAME.fullmatch(self.client.index):
             fact = (
                 "letters a to z, digits, _, - and . are possible, up to 200; the first is a letter or a digit"
@@ -200,7 +199,8 @@ class SearchSink(VersionedSink):
         self.read_document()
 
     def create(self) -> None:
-        mapping = {"dynamic": False, "properties": {"sink": {"type": "keyword"}, "version": {"type": "long"}}}
+        kinds = {"sink": "keyword", "version": "long", "timestamp": "long"}
+        mapping = {"dynamic": False, "properties": {name: {"type": one} for name, one in kinds.items()}}
         self._create_index(STATE, {"mappings": mapping})
         stored = self.read_document()
         if stored is None:
@@ -219,7 +219,7 @@ class SearchSink(VersionedSink):
         pattern = re.compile(rf"{re.escape(readers)}-headrace-(\d+)")
         numbers = {int(one[1]) for one in map(pattern.fullmatch, found) if one is not None}
         if any(one > epoch for one in numbers):
-            # This driver has stood still for longer than a full refresh by another one took.
+            # Another driver has made a full refresh while this one stalled.
             self.taken()
         name, hidden = self.client.index_of(epoch), {"bool": {"must_not": {"exists": {"field": _DELETED}}}}
         # A text that looks like a date would make its field one, which takes no other texts.
@@ -263,7 +263,7 @@ class SearchSink(VersionedSink):
     def replace_document(self, stored: Stored, commit: Mapping[str, Any] | None) -> None:
         number, term, before = stored.mark or (None, None, _FIRST)
         if before["last"] is not None and commit is not None:
-            # The document has what the newest commit says: two documents are never written together.
+            # The sink's document has the newest commit: two documents cannot be written in one step.
             self._add(before["last"])
         is_new = before["cleared"] != stored.cleared
         number_of_index = self._uuid(stored.cleared) if is_new else before["uuid"]
@@ -287,23 +287,20 @@ class SearchSink(VersionedSink):
             self._forget(int(commit["timestamp"]))
 
     def _add(self, commit: Mapping[str, Any]) -> None:
-        body = {"sink": self._key, "version": commit["version"], "document": json.dumps(commit)}
+        ordered = {name: commit[name] for name in ("version", "timestamp")}
+        body = {"sink": self._key, **ordered, "document": json.dumps(commit)}
         self.ask("PUT", f"{STATE}/_doc/{quote(self._key + '/' + str(commit['version']), safe='')}", body)
 
     def _forget(self, now_ms: int) -> None:
-        """Remove what old commits say, and documents that were deleted long ago."""
+        """Remove the metadata of old commits, and the tombstones of documents that were deleted long ago."""
         oldest = now_ms - int(KEPT.total_seconds() * 1000)
-        old = [
-            one["version"]
-            for one in self.documents(self.span.start, self.span.stop)
-            if one["timestamp"] < oldest
-        ]
-        for version in old:
-            self.ask("DELETE", f"{STATE}/_doc/{quote(f'{self._key}/{version}', safe='')}", known=(404,))
+        old = [{"term": {"sink": self._key}}, {"range": {"timestamp": {"lt": oldest}}}]
         gone = {"range": {_DELETED: {"lt": now_ms - self.tombstone_s * 1000}}}
-        path = f"{self.client.index_of(self.open_document().kept_from)}/_delete_by_query?conflicts=proceed"
-        # The index of a full refresh is created after this.
-        self.ask("POST", path, {"query": gone}, known=(404,))
+        index = self.client.index_of(self.open_document().kept_from)
+        for name, query in ((STATE, {"bool": {"filter": old}}), (index, gone)):
+            # The index of a full refresh is created after this.
+            path = f"{name}/_delete_by_query?conflicts=proceed"
+            self.ask("POST", path, {"query": query}, known=(404,))
 
     @property
     def span(self) -> range:
@@ -320,28 +317,23 @@ class SearchSink(VersionedSink):
         first, last = found["aggregations"]["first"]["value"], int(stored.mark[2]["last"]["version"])
         return range(last if first is None else min(int(first), last), last + 1)
 
-    def documents(self, first: int, last: int) -> list[Mapping[str, Any]]:
+    def documents(self, first: int, last: int) -> Iterator[Mapping[str, Any]]:
         stored = self.read_document()
         newest = None if stored is None else stored.mark[2]["last"]
-        found = [] if newest is None or not first <= newest["version"] <= last else [newest]
-        if newest is not None and first < newest["version"]:
-            self.ask("POST", f"{STATE}/_refresh")
-            within = {"range": {"version": {"gte": first, "lte": min(last, newest["version"] - 1)}}}
-            query = {"query": {"bool": {"filter": [{"term": {"sink": self._key}}, within]}}}
-            after: list[Any] | None = None
-            older: list[Mapping[str, Any]] = []
-            while True:
-                page = {
-                    **query,
-                    "size": _MOST,
-                    "sort": ["version"],
-                    **({} if after is None else {"search_after": after}),
-                }
-                _, answer = self.ask("POST", f"{STATE}/_search", page)
-                hits = answer["hits"]["hits"]
-                older += [json.loads(one["_source"]["document"]) for one in hits]
-                if len(hits) < _MOST:
-                    break
-                after = hits[-1]["sort"]
-            found = [*older, *found]
-        return found
+        if newest is None:
+            return
+        self.ask("POST", f"{STATE}/_refresh")
+        within = {"range": {"version": {"gte": first, "lte": min(last, newest["version"] - 1)}}}
+        page: dict[str, Any] = {
+            "query": {"bool": {"filter": [{"term": {"sink": self._key}}, within]}},
+            "size": _MOST,
+            "sort": ["version"],
+        }
+        hits: list[Any] = [None]
+        while hits:
+            _, answer = self.ask("POST", f"{STATE}/_search", page)
+            hits = answer["hits"]["hits"]
+            yield from (json.loads(one["_source"]["document"]) for one in hits)
+            page["search_after"] = hits[-1]["sort"] if hits else None
+        if first <= newest["version"] <= last:
+            yield newest

@@ -2,9 +2,8 @@
 
 A version is that of the table that the rows come from, within an epoch: a new checkpoint begins a new one.
 A system applies a row only if it holds no newer one for the key. So a batch that is sent again changes
-nothing, and a driver that was replaced while it stood still cannot bring old rows back. A deleted key keeps
-its version for a time. The state of the flows is one document beside the rows, which is only replaced if it
-is the one that was read before.
+nothing, and a driver that stalled cannot bring old rows back. A deleted key keeps its version for some days.
+The state of the flows is one document beside the rows. It is replaced only if no other driver has changed it.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from headrace.sinks.outside.by_key import (
     RowsByKey,
     invalid,
     refused,
+    unavailable,
     unknown_option,
 )
 from headrace.sinks.outside.stateful import SinkState, SinkTransaction, StatefulSink, StatefulWriter
@@ -44,10 +44,11 @@ from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp, SinkSpec, SplitRows
 
 KEPT = timedelta(days=3)
-"""How long the system keeps what a batch has read; the storage keeps it, too."""
+"""How long the system keeps the ranges of a batch. The storage keeps them, too."""
+TOMBSTONE_S = 7 * 86_400
+"""The seconds for which a deleted key keeps its version."""
 OPTIONS = ("url", "keys")
 _ID, _BODY = "__headrace_id", "__headrace_body"
-_MOST_S = 10**9
 _AT_ONCE = 500
 """Rows that are sent in one request."""
 _KEY_TYPES = ("string", "byte", "short", "integer", "long", "date", "boolean", "decimal")
@@ -132,9 +133,6 @@ class VersionedSink(StatefulSink):
         super().__init__(spec)
         unknown_option(spec, (*OPTIONS, *self.option_names))
         self.rows = RowsByKey.of(spec)
-        if spec.sources > 1:
-            what = "its query reads several tables, whose versions cannot be compared"
-            raise invalid(spec, what, None, "let the query write a table, and send the changes of that table")
         if not (self.rows.is_feed and spec.reads_changes):
             what = "its rows have no version of a table, by which a key could never go back"
             remedy = "let the flow read a change feed:   hr.read_changes(<table>)"
@@ -149,12 +147,8 @@ class VersionedSink(StatefulSink):
     def form(self) -> str:
         """The keys and the form of the rows. It is a part of the id of the sink's rows: where it changes, the
         older rows need a full refresh."""
-        return " ".join(
-            (
-                ",".join(self.rows.keys),
-                *(self.spec.options.get(name, default) for name, default in self.forms),
-            )
-        )
+        options = [self.spec.options.get(name, default) for name, default in self.forms]
+        return " ".join([",".join(self.rows.keys), *options])
 
     def kept_state(self, stored: Stored) -> dict[str, Any]:
         """The state without what `find_document` adds to the id."""
@@ -226,24 +220,11 @@ class VersionedSink(StatefulSink):
         send_rows(self, rows, None)
 
     def unavailable(self, message: str) -> errors.SinkUnavailableError:
-        return errors.SinkUnavailableError(
-            f"sink {self.spec.name.short}: {self.location} does not answer: {message}",
-            facts=("nothing is lost: the batch is repeated",),
-            remedies=("start the server, or correct the connection in the options of hr.create_sink",),
-            params={"sink": str(self.spec.name)},
-        )
+        return unavailable(self.spec, f"{self.location} does not answer: {message}")
 
     def taken(self) -> NoReturn:
         """Another driver has changed the state of the sink meanwhile: the flow is tried again."""
         raise self.unavailable("another driver has written to it at the same time")
-
-    def number(self, option: str, default: int) -> int:
-        """An option with a number of seconds."""
-        text = self.spec.options.get(option)
-        if text is not None and not (text.isdecimal() and 0 < int(text) <= _MOST_S):
-            what = f"its option {option} must be a number of seconds"
-            raise invalid(self.spec, what, None, f"correct {option}")
-        return default if text is None else int(text)
 
 
 @dataclass

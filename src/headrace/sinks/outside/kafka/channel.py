@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 _KEPT_MS = 30 * 86_400_000
-"""How long the topic keeps what a batch has read; the storage keeps it, too."""
+"""How long the topic keeps the ranges of a batch. The storage keeps them, too."""
 _EVERY = 1000
 """The number of commits after which old documents are removed."""
 _ANSWER_S = 30.0
@@ -58,8 +58,8 @@ class KafkaTransaction(SinkTransaction):
     kept: SinkState | None = None
 
     def clear(self) -> None:
-        """Delete the keys of a topic that follows a change feed: the feed does not name those that are gone.
-        Other messages stay, and their readers get all rows again."""
+        """Delete all keys of a topic that follows a change feed: the new feed lacks keys that were
+        deleted before. The messages of other topics stay, and their readers get all rows again."""
         destination = self.channel.destination
         if destination.is_json and destination.rows.is_feed and destination.topic is not None:
             for key in self.channel.topic.live_keys(destination.topic):
@@ -112,8 +112,8 @@ class KafkaTransaction(SinkTransaction):
 
 @dataclass(eq=False)
 class Channel:
-    """The producer of a sink. Nobody else has written to the sink while the producer is not fenced, so its
-    newest state is kept in memory."""
+    """The producer of a sink. Its newest state is kept in memory: as long as the producer is not fenced, no
+    other driver has written to the sink."""
 
     destination: Destination
     topic: StateTopic
@@ -189,7 +189,7 @@ class Channel:
             self.close()
 
     def close(self) -> None:
-        """Let go of the producer; the next one fences it, and reads the state again."""
+        """Drop the producer. The next one fences it, and reads the state again."""
         with self._lock:
             if self._producer is not None:
                 with suppress(confluent.KafkaException):

@@ -26,6 +26,7 @@ from headrace.sinks.outside.by_key import (
     RowsByKey,
     invalid,
     refused,
+    unavailable,
     unknown_option,
 )
 from headrace.sinks.target import SinkSpec
@@ -193,14 +194,11 @@ class Destination:
         return self.rows.refused(self.spec, reason, row)
 
     def unavailable(self, message: str) -> errors.SinkUnavailableError:
-        return errors.SinkUnavailableError(
-            f"sink {self.spec.name.short}: Kafka cannot be used now: {message}",
-            facts=(
-                f"topic {self.location}, brokers {self.connection.bootstrap_servers}",
-                "nothing is lost: the batch is repeated",
-            ),
-            remedies=("start the broker, or check the connection:   headrace doctor",),
-            params={"sink": str(self.spec.name)},
+        return unavailable(
+            self.spec,
+            f"Kafka cannot be used now: {message}",
+            f"topic {self.location}, brokers {self.connection.bootstrap_servers}",
+            remedy="start the broker, or check the connection:   headrace doctor",
         )
 
 

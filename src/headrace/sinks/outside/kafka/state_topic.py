@@ -1,7 +1,7 @@
 """The compacted topic with the state of a sink and with what its commits have recorded.
 
-The record `state` has the newest state, and `batch/<version>` what one commit says. The versions of a topic
-rise with its offsets, so the newest ones are read from the end backwards.
+The record with the key `state` has the newest state, and `batch/<version>` has the metadata of one commit.
+Versions rise with offsets, so the topic is read backwards from its end.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _ABOUT_A_TOPIC = (
 )
 _PREFIXED = "headrace- --resource-pattern-type prefixed"
 _PENDING_S = 3.0
-"""How long an open transaction is waited for: that of a living driver ends at once after its last message."""
+"""Seconds to wait for an open transaction. A working driver commits soon after its messages."""
 
 
 class PendingTransactionError(Exception):
-    """A transaction with records of the topic is open, so the newest state is not known."""
+    """A transaction with records of the topic is open, so the newest state is unknown."""
 
 
 class StateTopic:
@@ -213,7 +213,7 @@ class StateTopic:
         return found
 
     def _ends(self, topic: str | None = None, partition: int = 0) -> tuple[int, int]:
-        """The first offset of a partition, and the one behind its last record, also of open transactions."""
+        """The first offset of a partition, and the offset after its last record, even an uncommitted one."""
         specs = confluent_admin.OffsetSpec.earliest(), confluent_admin.OffsetSpec.latest()
         place = confluent.TopicPartition(topic or self.name, partition)
         deadline = time.monotonic() + _ANSWER_S
@@ -274,7 +274,7 @@ class StateTopic:
 
 @dataclass
 class Loaded:
-    """What was read of a state topic."""
+    """The records of a state topic that were read."""
 
     state: SinkState | None = None
     owner: str | None = None  # the key of the sink whose state it is

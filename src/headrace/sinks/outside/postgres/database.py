@@ -15,6 +15,7 @@ from headrace.sinks.outside.by_key import (
     RowsByKey,
     invalid,
     load_package,
+    unavailable,
     unknown_option,
 )
 from headrace.sinks.target import SinkSpec
@@ -99,12 +100,8 @@ class Database:
             raise self.refused(first_line(error), place) from error
 
     def unavailable(self, message: str) -> errors.SinkUnavailableError:
-        return errors.SinkUnavailableError(
-            f"sink {self.spec.name.short}: PostgreSQL does not answer: {message}",
-            facts=(f"table {self.location}", "nothing is lost: the batch is repeated"),
-            remedies=("start the server, or correct the connection in the options of hr.create_sink",),
-            params={"sink": str(self.spec.name)},
-        )
+        what = f"PostgreSQL does not answer: {message}"
+        return unavailable(self.spec, what, f"table {self.location}")
 
     def refused(self, message: str, place: str) -> errors.SinkRowRefusedError:
         """The error for a row that the server has refused."""
