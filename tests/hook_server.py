@@ -55,6 +55,8 @@ def running_hook() -> Iterator[Hook]:
                 status = hook.answer(request)
                 (hook.taken if status < 300 else hook.refused).append(request)
             self.send_response(status)
+            if status == 503:
+                self.send_header("Retry-After", "86400")
             if 300 <= status < 400:
                 self.send_header("Location", "/elsewhere")
             self.send_header("Content-Length", "2")

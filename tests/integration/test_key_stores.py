@@ -172,3 +172,26 @@ def test_other_keys_need_a_full_refresh(site: Site, store: KeyStore) -> None:
         pipeline.full_refresh(["served"])
     assert names(store) == {"Ada": "Ada"}
     assert site.verify().proven
+
+
+def test_a_text_that_looks_like_a_date_stays_a_text(site: Site, store: KeyStore) -> None:
+    write(site, store)
+    site.put("a.json", {"id": 1, "at": 1, "op": "upsert", "name": "2024-01-01"})
+    site.run_well()
+    site.put("b.json", {"id": 2, "at": 1, "op": "upsert", "name": "hello"})
+    site.run_well()
+    assert names(store) == {"1": "2024-01-01", "2": "hello"}
+
+
+def test_a_key_that_is_no_text_is_named(site: Site, store: KeyStore) -> None:
+    write(
+        site, store, ".selectExpr(\"cast(unhex('FF') AS STRING) AS id\", '_change_type', '_commit_version')"
+    )
+    site.put("a.json", {"id": 1, "at": 1, "op": "upsert", "name": "ada"})
+    error = site.error()
+    assert error.code == "SINK_ROW_REFUSED" and "UTF-8" in error.summary, error
+
+
+def test_two_tables_in_one_query_are_refused(site: Site, store: KeyStore) -> None:
+    write(site, store, ".unionByName(hr.read_changes('customers'))")
+    assert "several streams" in str(planned_error(site))

@@ -254,6 +254,12 @@ def test_a_change_feed_without_its_own_columns_is_refused(site: Site, database: 
     assert error.code == "SINK_INVALID" and "leaves out _change_type or _commit_version" in error.summary
 
 
+def test_the_feeds_of_two_tables_in_one_query_are_refused(site: Site, database: Database) -> None:
+    code = CURRENT.replace('hr.read_changes("customers")', 'hr.read_changes("customers").unionByName(OTHER)')
+    write(site, code.replace("OTHER", 'hr.read_changes("customers")'), options(database, "served", keys="id"))
+    assert "several streams" in str(planned_error(site))
+
+
 def test_a_version_that_replaces_all_rows_is_applied_as_a_whole(
     site: Site, database: Database, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

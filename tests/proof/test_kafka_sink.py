@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,19 +16,18 @@ import pytest
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from cdc_oracle import Change, current_rows, growing_changes
 from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, FlowRetrying
 from headrace.project.pipeline import Pipeline
-from headrace.run.failpoints import FAIL_VARIABLE, Point
+from headrace.run.failpoints import FAIL_VARIABLE
 from headrace.run.stop import StopSignal
 from headrace.runtime.broker import Broker
 from headrace.state.lease import EXPIRES_VARIABLE
 from headrace.verify.report import proof_lines
-from landing import Site
 from proof.driver import start
 from proof.ledger import settings
 from proof.replaced_driver import check_replaced_driver
+from proof.served import CURRENT, POINTS, Served
 from topic_reader import newest, state_topic, values
 from waiting import DEADLINE_S, until
 
@@ -46,47 +44,28 @@ def log():
     return landed.selectExpr("CAST(id AS STRING) AS key", "CAST(at AS STRING) AS value")
 """
 PIPELINE = f"""{LOGGED}
-@hr.temporary_view
-def changes():
-    return hr.read_files("landing", format="json", schema="id LONG, at LONG, op STRING, value STRING")
-
-hr.create_streaming_table("current")
-hr.create_auto_cdc_flow("current", "changes", ["id"], "at", apply_as_deletes="op = 'delete'",
-                        column_list=["id", "value"])
+{CURRENT}
 hr.create_sink("served", "kafka", {{"topic": "SERVED", "format": "json", "keys": "id"}})
-
-@hr.append_flow(target="served", name="served")
-def serve():
-    return hr.read_changes("current", images="all")
 """
-POINTS: tuple[Point, ...] = ("batch-start", "before-commit", "after-commit", "after-batch")
 MANY = 150_000
 """Records whose transaction takes long enough to meet it."""
 
 
-class Served:
-    """The pipeline, what has been put into its files, and the topics that it feeds."""
+class Topics(Served):
+    """The topics of two sinks."""
 
     def __init__(self, root: Path, bootstrap: str, served: str, log: str) -> None:
-        self.site, self.bootstrap, self.served, self.log = Site(root), bootstrap, served, log
+        super().__init__(root)
+        self.bootstrap, self.served, self.log = bootstrap, served, log
         self.site.write_spec(kafka={"bootstrap.servers": bootstrap})
         self.write(PIPELINE)
         self.admin = AdminClient(settings(bootstrap))
-        self.put: list[Change] = []
-        self._random = random.Random(11)
 
     def write(self, code: str) -> None:
         self.site.write(code.replace("SERVED", self.served).replace("LOG", self.log))
 
-    def produce(self, number: int = 12) -> None:
-        """A file with inserts, updates and deletes of few keys, out of their order."""
-        new = growing_changes(self._random, len(self.put), number)
-        lines = ({"id": one.key, "at": one.sequence, "op": one.operation, "value": one.value} for one in new)
-        self.site.put(f"{len(self.put):05d}.json", *lines)
-        self.put += new
-
     def check(self) -> None:
-        assert self.rows() == current_rows(self.put)
+        super().check()
         self.check_log()
 
     def check_log(self) -> None:
@@ -115,13 +94,13 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path, bootstrap: str, topic: Callable[..., str]) -> Served:
-    return Served(tmp_path / "site", bootstrap, topic(3), topic(2))
+def served(tmp_path: Path, bootstrap: str, topic: Callable[..., str]) -> Topics:
+    return Topics(tmp_path / "site", bootstrap, topic(3), topic(2))
 
 
 @pytest.mark.guarantee
 def test_a_process_that_ends_at_any_step_loses_and_doubles_nothing(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = served.site
     served.produce()
@@ -146,7 +125,7 @@ def test_a_process_that_ends_at_any_step_loses_and_doubles_nothing(
     assert all(one.flows[0].grades[0].verdict == "proven" for one in sinks.values()), proof_lines(proof)
 
 
-def test_a_process_that_is_killed_within_a_transaction_shows_none_of_its_rows(served: Served) -> None:
+def test_a_process_that_is_killed_within_a_transaction_shows_none_of_its_rows(served: Topics) -> None:
     served.write(LOGGED)
     served.produce()
     served.site.run_well()
@@ -163,7 +142,7 @@ def test_a_process_that_is_killed_within_a_transaction_shows_none_of_its_rows(se
     assert served.sent() > len(served.put), "the aborted rows are still there"
 
 
-def test_a_killed_process_has_its_batch_repeated_as_a_replay(served: Served) -> None:
+def test_a_killed_process_has_its_batch_repeated_as_a_replay(served: Topics) -> None:
     served.produce()
     with start(served.site, pause=("served/after-commit", 0)) as driver:
         driver.wait_at("after-commit")
@@ -176,7 +155,7 @@ def test_a_killed_process_has_its_batch_repeated_as_a_replay(served: Served) -> 
     served.check()
 
 
-def test_a_replaced_driver_commits_nothing(served: Served, spark: Any) -> None:
+def test_a_replaced_driver_commits_nothing(served: Topics, spark: Any) -> None:
     served.produce()
     served.site.run_well()
     before = served.rows()
@@ -191,7 +170,7 @@ def test_a_replaced_driver_commits_nothing(served: Served, spark: Any) -> None:
 
 
 def test_a_driver_that_wakes_within_its_transaction_commits_nothing(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.write(LOGGED)
     served.produce()
@@ -220,7 +199,7 @@ def test_a_driver_that_wakes_within_its_transaction_commits_nothing(
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_commit_without_an_answer_counts_if_the_broker_has_it(
-    served: Served, monkeypatch: pytest.MonkeyPatch, commits: bool
+    served: Topics, monkeypatch: pytest.MonkeyPatch, commits: bool
 ) -> None:
     served.produce()
     served.site.run_well()
@@ -236,6 +215,8 @@ def test_a_commit_without_an_answer_counts_if_the_broker_has_it(
             lost.append(True)
             if commits:
                 super().commit_transaction(*arguments)
+            else:
+                self.flush()  # the state is in the log, too, and is aborted later
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the answer is lost"))
 
     monkeypatch.setattr(confluent_kafka, "Producer", Forgetful)
@@ -249,7 +230,7 @@ def test_a_commit_without_an_answer_counts_if_the_broker_has_it(
     assert served.batches(served.log) == [0, 1]
 
 
-def test_a_broker_that_is_away_is_waited_for(served: Served, broker: Broker) -> None:
+def test_a_broker_that_is_away_is_waited_for(served: Topics, broker: Broker) -> None:
     """The flows of the sinks try again until the broker is back, and nothing is skipped."""
     served.produce()
     served.site.run_well()
@@ -288,7 +269,7 @@ def stopped(broker: Broker) -> Iterator[None]:
         broker.start()
 
 
-def test_a_topic_or_its_state_that_was_lost_is_refused_and_then_sent_again(served: Served) -> None:
+def test_a_topic_or_its_state_that_was_lost_is_refused_and_then_sent_again(served: Topics) -> None:
     served.produce()
     served.site.run_well()
     admin = served.admin
@@ -312,7 +293,7 @@ def recreate(admin: AdminClient, topic: str, config: dict[str, str] | None) -> N
         admin.create_topics([new])[topic].result(DEADLINE_S)
 
 
-def test_verify_finds_a_batch_that_the_state_topic_has_lost(served: Served) -> None:
+def test_verify_finds_a_batch_that_the_state_topic_has_lost(served: Topics) -> None:
     for _ in range(3):
         served.produce()
         served.site.run_well()

@@ -4,75 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cdc_oracle import Change, current_rows, growing_changes
+from cdc_oracle import current_rows
 from headrace.errors import BatchFencedError, SinkUnavailableError
 from headrace.model.event_forms import Event
 from headrace.model.events import FlowRetrying
 from headrace.project.pipeline import Pipeline
-from headrace.run.failpoints import FAIL_VARIABLE, Point
+from headrace.run.failpoints import FAIL_VARIABLE
 from headrace.run.targets import sink_store
 from headrace.sinks.outside.versioned import VersionedSink, send_rows
 from headrace.sinks.target import BatchStamp, SplitRows
 from headrace.verify.report import proof_lines
 from key_stores import KeyStore, RedisKeys, SearchIndex
-from landing import Site
 from opensearch_server import OpenSearchServer, running_opensearch
 from proof.driver import start
+from proof.served import CURRENT, POINTS, Served
 from redis_server import running_redis
 from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-PIPELINE = """
-import headrace as hr
 
-@hr.temporary_view
-def changes():
-    return hr.read_files("landing", format="json", schema="id LONG, at LONG, op STRING, value STRING")
-
-hr.create_streaming_table("current")
-hr.create_auto_cdc_flow("current", "changes", ["id"], "at", apply_as_deletes="op = 'delete'",
-                        column_list=["id", "value"])
-hr.create_sink("served", FORMAT, OPTIONS)
-
-@hr.append_flow(target="served", name="served")
-def serve():
-    return hr.read_changes("current", images="all")
-"""
-POINTS: tuple[Point, ...] = ("batch-start", "before-commit", "after-commit", "after-batch")
-
-
-class Served:
-    """The pipeline, what has been put into its files, and the system that it feeds."""
+class Kept(Served):
+    """A system that keeps the newest row of each key."""
 
     def __init__(self, root: Path, store: KeyStore) -> None:
-        self.site, self.store = Site(root), store
-        options = repr({"keys": "id", **store.options()})
-        self.site.write(PIPELINE.replace("FORMAT", repr(store.format)).replace("OPTIONS", options))
-        self.put: list[Change] = []
-        self._random = random.Random(11)
-
-    def produce(self) -> None:
-        """A file with inserts, updates and deletes of few keys, out of their order."""
-        new = growing_changes(self._random, len(self.put))
-        lines = ({"id": one.key, "at": one.sequence, "op": one.operation, "value": one.value} for one in new)
-        self.site.put(f"{len(self.put):05d}.json", *lines)
-        self.put += new
-
-    def step(self) -> None:
-        self.produce()
-        self.site.run_well()
-        self.check()
-
-    def check(self) -> None:
-        assert self.rows() == current_rows(self.put)
+        super().__init__(root)
+        self.store = store
+        options = {"keys": "id", **store.options()}
+        self.site.write(f"{CURRENT}\nhr.create_sink('served', {store.format!r}, {options!r})\n")
 
     def rows(self) -> dict[int, Any]:
         return {int(key): row["value"] for key, row in self.store.rows().items()}
@@ -92,13 +57,13 @@ def store(request: pytest.FixtureRequest) -> KeyStore:
 
 
 @pytest.fixture
-def served(tmp_path: Path, store: KeyStore) -> Served:
-    return Served(tmp_path / "site", store)
+def served(tmp_path: Path, store: KeyStore) -> Kept:
+    return Kept(tmp_path / "site", store)
 
 
 @pytest.mark.guarantee
 def test_a_process_that_ends_at_any_step_leaves_the_rows_of_the_table(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = served.site
     served.step()
@@ -115,7 +80,7 @@ def test_a_process_that_ends_at_any_step_leaves_the_rows_of_the_table(
     assert sink.flows[0].grades[0].verdict == "proven", proof_lines(proof)
 
 
-def test_a_killed_process_has_its_batch_repeated(served: Served) -> None:
+def test_a_killed_process_has_its_batch_repeated(served: Kept) -> None:
     served.produce()
     with start(served.site, pause=("served/before-commit", 0)) as driver:
         driver.wait_at("before-commit")
@@ -127,7 +92,7 @@ def test_a_killed_process_has_its_batch_repeated(served: Served) -> None:
     served.step()
 
 
-def test_a_driver_that_stood_still_brings_no_old_row_back(served: Served, spark: Any) -> None:
+def test_a_driver_that_stood_still_brings_no_old_row_back(served: Kept, spark: Any) -> None:
     """It stood still between its look at the state and its rows, while others wrote more batches."""
     served.step()
     sink = served.sink()
@@ -165,7 +130,7 @@ def test_a_driver_that_stood_still_brings_no_old_row_back(served: Served, spark:
 
 
 def test_a_full_refresh_that_ended_in_its_middle_is_completed(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.step()
     removed = VersionedSink.finish_clearing
@@ -194,7 +159,7 @@ def test_a_server_that_is_away_is_waited_for(
     folder.mkdir()
     events: list[Event] = []
 
-    def run(served: Served, stop: Any, restart: Any) -> None:
+    def run(served: Kept, stop: Any, restart: Any) -> None:
         served.step()
         served.produce()
         stop()
@@ -213,13 +178,13 @@ def test_a_server_that_is_away_is_waited_for(
     if kind == "opensearch":
         request.getfixturevalue("search_server")  # skips where there is none
         with running_opensearch(folder) as server:
-            run(Served(tmp_path / "site", SearchIndex(server)), server.stop, server.start)
+            run(Kept(tmp_path / "site", SearchIndex(server)), server.stop, server.start)
         return
     with running_redis(folder, "--appendonly", "yes", "--appendfsync", "always") as server:
-        run(Served(tmp_path / "site", RedisKeys(server.address)), server.stop, server.start)
+        run(Kept(tmp_path / "site", RedisKeys(server.address)), server.stop, server.start)
 
 
-def test_a_system_that_has_lost_its_rows_is_noticed(served: Served) -> None:
+def test_a_system_that_has_lost_its_rows_is_noticed(served: Kept) -> None:
     served.step()
     if isinstance(served.store, RedisKeys):
         with served.store.connect() as connection:
@@ -237,7 +202,7 @@ def test_a_system_that_has_lost_its_rows_is_noticed(served: Served) -> None:
     served.check()
 
 
-def test_a_table_with_lower_versions_is_taken_after_a_reset(served: Served, spark: Any) -> None:
+def test_a_table_with_lower_versions_is_taken_after_a_reset(served: Kept, spark: Any) -> None:
     for _ in range(3):
         served.step()
     sink = served.sink()
@@ -253,7 +218,7 @@ def test_a_table_with_lower_versions_is_taken_after_a_reset(served: Served, spar
     assert served.rows()[1] == "other"
 
 
-def test_a_stalled_full_refresh_removes_no_newer_rows(served: Served) -> None:
+def test_a_stalled_full_refresh_removes_no_newer_rows(served: Kept) -> None:
     served.step()
     for _ in range(2):
         with Pipeline.load(served.site.root) as pipeline:
@@ -273,14 +238,14 @@ def test_an_index_whose_name_begins_with_that_of_another_stays(
 ) -> None:
     first, second = SearchIndex(search_server), SearchIndex(search_server)
     second.name = f"{first.name}-headrace-archive"
-    archive, served = Served(tmp_path / "a", second), Served(tmp_path / "b", first)
+    archive, served = Kept(tmp_path / "a", second), Kept(tmp_path / "b", first)
     archive.step()
     served.step()
     archive.check()
 
 
 def test_a_key_that_is_too_long_names_its_row(tmp_path: Path, search_server: OpenSearchServer) -> None:
-    served = Served(tmp_path / "site", SearchIndex(search_server))
+    served = Kept(tmp_path / "site", SearchIndex(search_server))
     code = (served.site.root / "visits.py").read_text()
     served.site.write(
         code.replace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,36 +10,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc_oracle import Change, current_rows, growing_changes
 from headrace.model.event_forms import Event
 from headrace.model.events import FlowRetrying
 from headrace.project.pipeline import Pipeline
-from headrace.run.failpoints import FAIL_VARIABLE, Point
+from headrace.run.failpoints import FAIL_VARIABLE
 from headrace.verify.report import proof_lines
-from landing import Site
 from postgres_server import Database
 from proof.driver import start
 from proof.replaced_driver import check_replaced_driver
+from proof.served import CURRENT, POINTS, Served
 from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-PIPELINE = """
-import headrace as hr
-
-@hr.temporary_view
-def changes():
-    return hr.read_files("landing", format="json", schema="id LONG, at LONG, op STRING, value STRING")
-
-hr.create_streaming_table("current")
-hr.create_auto_cdc_flow("current", "changes", ["id"], "at", apply_as_deletes="op = 'delete'",
-                        column_list=["id", "value"])
-hr.create_sink("served", "postgres", {"url": "URL", "table": "served", "keys": "id", "create": "true"})
-hr.create_sink("log", "postgres", {"url": "URL", "table": "log", "create": "true"})
-
-@hr.append_flow(target="served", name="served")
-def serve():
-    return hr.read_changes("current", images="all")
+PIPELINE = f"""{CURRENT}
+hr.create_sink("served", "postgres", {{"url": "URL", "table": "served", "keys": "id", "create": "true"}})
+hr.create_sink("log", "postgres", {{"url": "URL", "table": "log", "create": "true"}})
 
 @hr.append_flow(target="log", name="log")
 def log():
@@ -50,32 +35,23 @@ def log():
 def copied():
     return hr.read_files("landing", format="json", schema="id LONG, at LONG, op STRING, value STRING")
 """
-POINTS: tuple[Point, ...] = ("batch-start", "before-commit", "after-commit", "after-batch")
 
 
-class Served:
-    """The pipeline, what has been put into its files, and the database that it feeds."""
+class Tables(Served):
+    """The tables of a database."""
 
     def __init__(self, root: Path, database: Database) -> None:
-        self.site, self.database = Site(root), database
+        super().__init__(root)
+        self.database = database
         self.site.write(PIPELINE.replace("URL", database.url))
-        self.put: list[Change] = []
-        self._random = random.Random(11)
-
-    def produce(self) -> None:
-        """A file with inserts, updates and deletes of few keys, out of their order."""
-        new = growing_changes(self._random, len(self.put))
-        lines = ({"id": one.key, "at": one.sequence, "op": one.operation, "value": one.value} for one in new)
-        self.site.put(f"{len(self.put):05d}.json", *lines)
-        self.put += new
 
     def check(self) -> None:
-        assert dict(self.rows()) == current_rows(self.put)
+        super().check()
         logged = sorted(at for (at,) in self.database.execute("SELECT at FROM log"))
         assert logged == sorted(one.sequence for one in self.put)
 
-    def rows(self) -> list[tuple[Any, ...]]:
-        return self.database.execute("SELECT id, value FROM served")
+    def rows(self) -> dict[int, Any]:
+        return dict(self.database.execute("SELECT id, value FROM served"))  # type: ignore[arg-type]
 
     def batches(self, sink: str) -> list[int]:
         found = self.database.execute(
@@ -87,13 +63,13 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path, database: Database) -> Served:
-    return Served(tmp_path / "site", database)
+def served(tmp_path: Path, database: Database) -> Tables:
+    return Tables(tmp_path / "site", database)
 
 
 @pytest.mark.guarantee
 def test_a_process_that_ends_at_any_step_loses_and_doubles_nothing(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = served.site
     served.produce()
@@ -119,7 +95,7 @@ def test_a_process_that_ends_at_any_step_loses_and_doubles_nothing(
     assert not served.database.execute("SELECT 1 FROM pg_tables WHERE tablename LIKE 'headrace_staged%'")
 
 
-def test_verify_finds_a_batch_that_the_database_has_lost(served: Served) -> None:
+def test_verify_finds_a_batch_that_the_database_has_lost(served: Tables) -> None:
     for _ in range(3):
         served.produce()
         served.site.run_well()
@@ -136,7 +112,7 @@ def test_verify_finds_a_batch_that_the_database_has_lost(served: Served) -> None
     assert "not checked: the files of the pipeline cannot be loaded: [PIPELINE_FILE_FAILED]" in text, text
 
 
-def test_a_process_that_is_killed_while_postgres_applies_its_rows(served: Served) -> None:
+def test_a_process_that_is_killed_while_postgres_applies_its_rows(served: Tables) -> None:
     """The transaction is open in the server when its client is gone."""
     served.produce()
     served.site.run_well()
@@ -153,7 +129,7 @@ def test_a_process_that_is_killed_while_postgres_applies_its_rows(served: Served
     served.check()
 
 
-def test_a_killed_process_has_its_batch_repeated_as_a_replay(served: Served) -> None:
+def test_a_killed_process_has_its_batch_repeated_as_a_replay(served: Tables) -> None:
     served.produce()
     with start(served.site, pause=("served/after-commit", 0)) as driver:
         driver.wait_at("after-commit")
@@ -166,7 +142,7 @@ def test_a_killed_process_has_its_batch_repeated_as_a_replay(served: Served) -> 
     served.check()
 
 
-def test_a_replaced_driver_commits_nothing(served: Served, spark: Any) -> None:
+def test_a_replaced_driver_commits_nothing(served: Tables, spark: Any) -> None:
     site = served.site
     served.produce()
     site.run_well()
@@ -175,13 +151,13 @@ def test_a_replaced_driver_commits_nothing(served: Served, spark: Any) -> None:
         "SELECT 1L id, 'stale' value, 'insert' _change_type, 99L _commit_version, now() _commit_timestamp"
     )
     check_replaced_driver(site, "served", stale)
-    assert sorted(served.rows()) == sorted(before)
+    assert served.rows() == before
     served.produce()
     site.run_well()
     served.check()
 
 
-def test_a_server_that_is_away_is_waited_for(served: Served) -> None:
+def test_a_server_that_is_away_is_waited_for(served: Tables) -> None:
     """The flow of the sink tries again, the others go on, and nothing is skipped."""
     served.produce()
     served.site.run_well()
