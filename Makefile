@@ -5,10 +5,11 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 	done)
 BIN := .venv/bin
 
-.PHONY: help demo test choice check-proofs prove thorough lint format bench soak lock lock-jars java python dev runtime clean
+.PHONY: help demo screenshots test choice check-proofs prove thorough lint format bench soak lock lock-jars java python dev runtime clean
 
 help:
 	@echo "make demo    the whole job on a real local broker, with the proof"
+	@echo "make screenshots  the pictures of the dashboard in the docs, from a new demo; needs Chromium"
 	@echo "make test    the tests, without the proofs"
 	@echo "make check-proofs  one proof of each guarantee, a part of all proofs, some of changed packages"
 	@echo "make prove   every guarantee under kills, lost files and other faults, every page of the docs"
@@ -23,6 +24,12 @@ help:
 
 demo: runtime
 	@$(BIN)/headrace demo $(ARGS)
+
+screenshots: dev
+	@rm -rf build/screenshots && mkdir -p build
+	@$(BIN)/headrace demo --directory build/screenshots --records 150000 $(ARGS)
+	@cd build/screenshots && ../../$(BIN)/headrace verify > /dev/null && ../../$(BIN)/headrace plan > /dev/null
+	@$(BIN)/python tools/screenshots.py --project build/screenshots
 
 # As many processes as cores and memory allow (tests/workers.py), each with a Spark session and a broker.
 PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
@@ -54,7 +61,7 @@ format: dev
 	@$(BIN)/ruff format .
 
 bench: dev
-	@for name in latency catchup noop loop tools demo many planning formats contracts upsert upsert_sizes views care long_log object_storage sinks; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
+	@for name in latency catchup noop loop tools demo many planning formats contracts upsert upsert_sizes views care long_log object_storage sinks ui; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
 
 MINUTES ?= 45
 
@@ -67,8 +74,8 @@ COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3
 
 lock: dev
 	@$(BIN)/python -m pip install --quiet uv
-	@$(COMPILE) pyproject.toml --extra test --output-file requirements.lock
-	@$(COMPILE) pyproject.toml --extra postgres --extra redis --extra s3 --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra test --extra ui --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --extra postgres --extra redis --extra s3 --extra ui --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	@$(COMPILE) --group build --output-file requirements-build.lock
 
 lock-jars: dev

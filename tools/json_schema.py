@@ -642,6 +642,7 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
     "submit": ({"command": ["text"], "secret_settings": ["text"]},),
     "engine stop": ({"stopped": "int"},),
     "explain": ({"code": "text", "text": "text", "exit_code": "int", "transient": "bool"},),
+    "ui": ({"url": "text"},),
     "completion": ({"shell": "text", "script": "text"},),
     "doctor": (
         {"ok": "bool", "checks": [{"name": "text", "state": "text", "text": "text", "remedy": "text?"}]},

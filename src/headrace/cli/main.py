@@ -77,6 +77,7 @@ GROUPS = {
     },
     "Inspect": {
         "status": "Show datasets, flows, lag and freshness",
+        "ui": "Show the pipelines of a storage in a browser",
         "verify": "Verify that every record was processed exactly once",
         "read": "Show rows of a table",
         "tables": "List the tables of the storage, or describe one table",

@@ -403,6 +403,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
             },
         ),
         readers=tuple(spec.readers),
+        shows_rows=spec.ui.rows,
         consumer_groups=spec.consumer_groups,
         tables=spec_checks.build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=spec_checks.build_paths(spec, file.parent, _locations(merged, "paths")),

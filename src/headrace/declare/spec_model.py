@@ -105,6 +105,11 @@ class Views(_Part):
     """the minimum time between two refreshes of a materialized view: ``10``, ``1 minute``"""
 
 
+class Ui(_Part):
+    rows: Flag = True
+    """whether `headrace ui` may show rows, rejected rows and records, when somebody asks for them"""
+
+
 class Expectations(_Part):
     nulls: Literal["pass", "fail"] = "pass"
     """whether a row passes an expectation whose condition is NULL: ``pass`` or ``fail``"""
@@ -369,6 +374,9 @@ class Overridable(_Part):
 
     consumer_groups: Flag = True
     """whether flows publish their offsets to the broker, for Kafka's tools"""
+
+    ui: Ui = Field(default_factory=Ui)
+    """what the [dashboard](ui.md) shows"""
 
     runtime: Runtime = Field(default_factory=Runtime)
     """where Spark and the embedded broker run"""

@@ -18,7 +18,7 @@ NAMESPACE = uuid.UUID("6f0f3c5e-6d0c-4b53-9d6b-1f6f1f0a7a11")
 
 _BATCH_METRICS = (
     *("num_upserted_rows", "num_deleted_rows"),
-    *("backlog_records", "backlog_bytes", "backlog_seconds"),
+    *("backlog_records", "backlog_bytes", "backlog_seconds", "latency_seconds"),
 )
 
 
@@ -186,6 +186,11 @@ class BatchCommitted(Committed, FlowEvent, state="running"):
     without_index: str | None = None  # why the changes were applied without the index of the keys
 
     @property
+    def mean_latency_s(self) -> float | None:
+        """The middle of the ages of its oldest and its newest record."""
+        return None if self.latency_s is None else sum(self.latency_s) / 2
+
+    @property
     def what(self) -> str:
         return f"batch {self.batch}"
 
@@ -202,6 +207,7 @@ class BatchCommitted(Committed, FlowEvent, state="running"):
             "backlog_records": self.lag,
             "backlog_bytes": self.lag_bytes,
             "backlog_seconds": 0.0 if self.lag == 0 else newest_s,
+            "latency_seconds": self.mean_latency_s,
         }
 
 

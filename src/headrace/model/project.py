@@ -377,6 +377,7 @@ class ProjectSettings:
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     readers: tuple[str, ...] = ()  # engines that read the tables besides Spark
     consumer_groups: bool = True  # whether flows publish their offsets to the broker
+    shows_rows: bool = True  # whether the dashboard may show values of rows
     # The names of other systems' tables, with their paths or catalogs here.
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)  # the paths of other systems, with their locations here

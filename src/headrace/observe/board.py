@@ -124,7 +124,7 @@ class Board:
         row = self._row(event)
         latency, is_backlog = None, False
         if event.latency_s is not None:
-            latency = sum(event.latency_s) / 2
+            latency = event.mean_latency_s
             produced = event.at.timestamp() - max(event.latency_s)
             is_backlog = row.started is not None and produced < row.started.timestamp()
         commit = Commit(event.at, event.rows, event.duration_s or 0.0, latency, is_backlog)

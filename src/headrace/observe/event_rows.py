@@ -186,6 +186,8 @@ def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str
             "dataset_type": _DATASET_TYPES[type(dataset)],
             "num_flows": len(plan.queries_of(dataset)),
             "comment": dataset.comment,
+            "location": {"path": dataset.location.path, "line": dataset.location.line},
+            "sink": getattr(getattr(dataset, "sink", None), "format", None),
             "expectations": [
                 {"name": one.name, "constraint": one.text, "action": one.action}
                 for one in dataset.expectations
@@ -199,6 +201,15 @@ def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str
         details = {
             "output_dataset": str(flow.target),
             "input_datasets": [str(read.table) for read in planned.reads],
+            "sources": [
+                {
+                    "kind": one.kind,
+                    "label": one.label(plan.project.root),
+                    "topics": list(one.to_json().get("topics") or ()),
+                }
+                for one in (planned.sources if isinstance(planned, PlannedFlow) else ())
+                if one.table is None
+            ],
             "flow_type": "APPEND" if is_stream else "MATERIALIZED_VIEW",
             "schema": planned.schema.get("fields"),
             "language": "PYTHON",

@@ -94,16 +94,21 @@ def read_quality(storage: Storage, chosen: EventFilter) -> Quality:
         "SELECT timestamp AS at, origin['dataset_name'] AS dataset, details FROM t "
         f"WHERE level = 'METRICS' AND {chosen.to_sql()} ORDER BY timestamp",
     )
+    return sum_quality(chosen.pipeline, rows)
+
+
+def sum_quality(pipeline: str, rows: Iterable[Row]) -> Quality:
+    """Sum up the counts of batches and refreshes. `rows`: time, dataset and details of each, oldest first."""
     batches = [_Batch(row) for row in rows]
     # Batches without expectations and rejected rows have no quality to show.
     checked = [one for one in batches if one.expectations or one.quarantined or one.dropped]
     names = sorted({one.dataset for one in checked})
     if not names:
-        return Quality(pipeline=chosen.pipeline, datasets=())
+        return Quality(pipeline=pipeline, datasets=())
     counted = [one for one in batches if one.dataset in names]
     start, end = counted[0].at, counted[-1].at
     return Quality(
-        pipeline=chosen.pipeline,
+        pipeline=pipeline,
         datasets=tuple(
             _sum_dataset(name, [one for one in counted if one.dataset == name], start, end) for name in names
         ),

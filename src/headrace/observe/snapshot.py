@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -102,13 +103,15 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
     looks = _Looks(settings, tails, failures.result())
+    with closing(looks.systems):
+        statuses = [*map(looks.dataset, tails), *looks.missing_datasets()]
     declared = last_plan.result()
     shell = frozenset(name.removesuffix(".sql") for name in statements.result())
     if declared is not None:
         # Topics are ingested one by one, so no plan has all their tables.
         ingested = made.result()
         declared = None if ingested is None else {**dict.fromkeys(map(str, ingested)), **declared}
-    found = [*(_marked(looks.dataset(name), declared, shell) for name in tails), *looks.missing_datasets()]
+    found = [_marked(one, declared, shell) if one.dataset in tails else one for one in statuses]
     datasets = tuple(sorted(found, key=lambda one: (one.view is not None, one.dataset)))
     return Snapshot(
         pipeline=settings.name,

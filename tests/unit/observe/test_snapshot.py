@@ -88,6 +88,9 @@ class HandCluster:
     def __init__(self, ends: Mapping[str, Mapping[int, int]] | None) -> None:
         self.ends = ends
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def __call__(self, connection: KafkaConnection, timeout_s: float, **_: bool) -> HandCluster:
         return self
 

@@ -13,6 +13,7 @@ from headrace.cli.watching import spark_starting
 from headrace.model.declarations import Action
 from headrace.model.project import PREVIEW_RECORDS
 from headrace.model.texts import counted
+from headrace.project.last_results import keep_result
 
 
 @verb(
@@ -48,6 +49,8 @@ def plan(
     ):
         plan = pipeline.plan(datasets, offline=offline)
     explanation = Explanation(plan)
+    if not datasets and not offline:
+        keep_result(plan.project, "plan", explanation.to_json())
     code = EXIT_CHANGES if exit_code and plan.would_change else 0
     if plan.refusals:
         code = 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.commands.ui import beside_run
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, complete_dataset, log_options, option, refuse, verb
 from headrace.cli.watching import show_outcome, watched
@@ -42,6 +44,7 @@ def split_names(ctx: click.Context, param: click.Parameter, values: tuple[str, .
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
 @option("--continuous", "Keep running and process new records until stopped.")
+@option("--ui", "Serve the dashboard during a continuous run, as `headrace ui` does.", name="shows_ui")
 @option(
     "--refresh DATASET,..",
     "Run only these datasets; the same as the argument DATASET.",
@@ -73,6 +76,7 @@ def run(
     invocation: Invocation,
     datasets: tuple[str, ...],
     continuous: bool,
+    shows_ui: bool,
     refresh: tuple[str, ...],
     full_refresh: tuple[str, ...],
     full_refresh_all: bool,
@@ -102,9 +106,13 @@ def run(
     both = rebuilds and bool(continuous or remedies.flows)
     rebuild = f"--full-refresh {full_refresh[0]}" if full_refresh else "--full-refresh-all"
     remedy = f"rebuild first, then run:   headrace run {rebuild}"
-    refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow", remedy))
+    refuse(
+        (both, "a full refresh cannot be combined with --continuous or --rename-flow", remedy),
+        (shows_ui and not continuous, "--ui needs --continuous", "the dashboard alone:   headrace ui"),
+    )
     with (
         invocation.pipeline() as pipeline,
+        beside_run(invocation.output, pipeline.settings) if shows_ui else nullcontext(),
         watched(invocation.output, pipeline.settings, "Starting Spark") as (watch, stop, received),
     ):
         if rebuilds:

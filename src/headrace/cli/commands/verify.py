@@ -9,6 +9,7 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, complete_dataset, option, refuse, require_moment, verb
+from headrace.project.last_results import keep_result
 
 
 def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) -> int | datetime | None:
@@ -88,6 +89,8 @@ def verify(
         proof = pipeline.verify(datasets, since=since, require=require, sample=keys)
         if recompute:
             proof = pipeline.recompute(proof, sample=sample)
+        if not datasets and since is None:
+            keep_result(pipeline.settings, "proof", proof.to_json())
     from headrace.verify.report import proof_lines
 
     lines = proof_lines(proof, pipeline.settings.database)

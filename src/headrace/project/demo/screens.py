@@ -112,6 +112,8 @@ def _reading_lines(result: DemoResult) -> Iterator[str]:
     yield f"  {headrace} run --project {project}"
     yield f"  {headrace} status --project {project}"
     yield f"  {headrace} broker stop --project {project}"
+    yield "See it in a browser:"
+    yield f"  {headrace} ui --project {project}"
     yield f"Next: {headrace} init my-pipeline"
 
 

@@ -1,0 +1,231 @@
+"""The graph of a pipeline: sources, datasets and sinks with their figures, as a drawing and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace.dashboard.index import moment
+from headrace.dashboard.pipelines import load_updates, state_of
+from headrace.dashboard.site import PipelineView
+from headrace.dashboard.texts import address, tone, worst
+from headrace.project.last_results import load_result
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from headrace.observe.status import DatasetStatus
+
+_KINDS = {"STREAMING_TABLE": "table", "MATERIALIZED_VIEW": "view", "TEMPORARY_VIEW": "temporary view"}
+_FLOWING_S = 15  # an edge pulses so long after the last rows of its target
+_SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    id: str
+    label: str
+    kind: str  # ``source``, ``table``, ``view``, ``sink``, or the name of another kind of table
+    link: str | None = None
+    state: str | None = None
+    rows: int | None = None
+    rate: float | None = None
+    lag: int | None = None
+    latency_s: float | None = None
+    rejected: int = 0  # in the last 24 hours
+    changed: datetime | None = None
+    flows: bool = False  # whether rows have just come in
+    changes: tuple[Mapping[str, Any], ...] = ()  # what the next run would change
+
+    @property
+    def sign(self) -> str:
+        return next((_SIGNS[one["kind"]] for one in self.changes if one["kind"] in _SIGNS), "")
+
+    def to_json(self) -> dict[str, Any]:
+        at = None if self.changed is None else self.changed.isoformat()
+        own = {**vars(self), "changed": at, "changes": [one["text"] for one in self.changes]}
+        return {**own, "tone": tone(self.state), "sign": self.sign}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[str, str], ...]
+    planned: datetime | None = None  # when the changes were planned
+
+    def before(self, node: str) -> list[Node]:
+        known = {one.id: one for one in self.nodes}
+        return [known[one] for one, other in self.edges if other == node and one in known]
+
+
+@dataclass
+class _Builder:
+    view: PipelineView
+    nodes: dict[str, Node] = field(default_factory=dict)
+    edges: dict[tuple[str, str], None] = field(default_factory=dict)
+
+    def build(self) -> Drawing:
+        definitions = self.view.definitions
+        statuses, recent, rejected = self.view.datasets(), _recent(self.view), _rejected(self.view)
+        planned = load_changes(self.view)
+        changes = {} if planned is None else planned.changes
+        declared = {one["name"]: one["details"] for one in definitions if one["type"] == "dataset_definition"}
+        known = {name: one for name, one in declared.items() if one["dataset_type"] != "TEMPORARY_VIEW"}
+        for name in dict.fromkeys((*known, *statuses, *changes)):
+            kind = (
+                "sink" if (known.get(name) or {}).get("sink") else _kind(known.get(name), statuses.get(name))
+            )
+            self.nodes[name] = self._dataset(
+                name, kind, statuses.get(name), recent.get(name), rejected.get(name, 0), changes.get(name, ())
+            )
+        for one in definitions:
+            if one["type"] == "flow_definition" and one["details"]["output_dataset"] in self.nodes:
+                self._connect(one["details"])
+        for before, name in planned.edges if planned is not None else ():
+            if name in changes:
+                self._connect_planned(before, name)
+        return Drawing(
+            nodes=tuple(self.nodes.values()),
+            edges=tuple(self.edges),
+            planned=None if planned is None else planned.at,
+        )
+
+    def _dataset(
+        self,
+        name: str,
+        kind: str,
+        status: DatasetStatus | None,
+        recent: Mapping[str, Any] | None,
+        rejected: int,
+        changes: Iterable[Mapping[str, Any]],
+    ) -> Node:
+        flows = () if status is None else status.flows
+        lags = [one.lag for one in flows if one.lag is not None]
+        rates = [one.rate for one in flows if one.rate is not None]
+        last = None if recent is None else moment(recent["at"])
+        return Node(
+            id=name,
+            label=self.view.short(name),
+            kind=kind,
+            link=address("dataset", self.view.name, name=name),
+            state=None if status is None else dataset_state(status),
+            rows=None if status is None else status.rows,
+            rate=sum(rates) if rates else None,
+            lag=sum(lags) if lags else None,
+            latency_s=None if recent is None else recent["latency_s"],
+            rejected=rejected,
+            changed=None if status is None else status.changed,
+            flows=last is not None and (datetime.now(UTC) - last).total_seconds() < _FLOWING_S,
+            changes=tuple(changes),
+        )
+
+    def _connect_planned(self, before: str, name: str) -> None:
+        """An edge of the plan: its sources have their labels as ids."""
+        if before not in self.nodes:
+            before, label = f"source {before}", before
+            self.nodes.setdefault(before, Node(id=before, label=label, kind="source"))
+        if before != name:
+            self.edges[before, name] = None
+
+    def _connect(self, flow: Mapping[str, Any]) -> None:
+        target = flow["output_dataset"]
+        for name in flow["input_datasets"]:
+            if name not in self.nodes:
+                self.nodes[name] = Node(id=name, label=self.view.short(name), kind="table of others")
+            if name != target:
+                self.edges[name, target] = None
+        for source in flow.get("sources", ()):
+            id, topics = f"source {source['label']}", source["topics"]
+            link = address("topic", self.view.name, name=topics[0]) if len(topics) == 1 else None
+            link = address("topics", self.view.name) if len(topics) > 1 else link
+            self.nodes.setdefault(id, Node(id=id, label=source["label"], kind="source", link=link))
+            self.edges[id, target] = None
+
+
+def build_drawing(view: PipelineView) -> Drawing:
+    return _Builder(view).build()
+
+
+def dataset_state(status: DatasetStatus) -> str:
+    """The worst state of a dataset's flows, or its own."""
+    if status.problem is not None:
+        return "unreadable"
+    return "orphaned" if status.orphaned else worst(status.states) or "new"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedChanges:
+    """What a run would change, by dataset, with the edges of the whole plan."""
+
+    at: datetime
+    changes: Mapping[str, list[Mapping[str, Any]]]
+    edges: tuple[tuple[str, str], ...]
+
+
+def load_changes(view: PipelineView) -> PlannedChanges | None:
+    """What the last `headrace plan` would change; ``None`` if an update has begun since."""
+    found = load_result(view.settings, view.name, "plan")
+    if found is None:
+        return None
+    at = datetime.fromisoformat(found["kept"])
+    last = next((one.began for one in load_updates(view, 1)), None)
+    if last is not None and last > at:
+        return None
+    changes: dict[str, list[Mapping[str, Any]]] = {}
+    for one in found.get("changes") or ():
+        if one["kind"] != "keep" and one["part"] != "always":
+            changes.setdefault(one["dataset"], []).append(one)
+    edges = tuple((before, name) for before, name in found["edges"])
+    return PlannedChanges(at=at, changes=changes, edges=edges) if changes else None
+
+
+def _kind(definition: Mapping[str, Any] | None, status: DatasetStatus | None) -> str:
+    if definition is not None:
+        return _KINDS.get(definition["dataset_type"], "table")
+    kind = "streaming_table" if status is None else status.kind
+    return {"streaming_table": "table", "materialized_view": "view"}.get(kind, kind.replace("_", " "))
+
+
+def _recent(view: PipelineView) -> dict[str, dict[str, Any]]:
+    """The last batch or refresh of each dataset."""
+    names = [*view.datasets()]
+    union = " UNION ALL ".join(
+        [
+            "SELECT * FROM (SELECT dataset, at, latency_s FROM batches WHERE dataset = ? "
+            "ORDER BY at DESC LIMIT 1)"
+        ]
+        * len(names[:400])
+    )
+    return {row["dataset"]: row for row in view.query(union, *names[:400])} if names else {}
+
+
+def _rejected(view: PipelineView) -> dict[str, int]:
+    first = int(datetime.now(UTC).timestamp() // 3600) - 23
+    sql = "SELECT dataset, sum(rejected) AS rows FROM hours WHERE pipeline = ? AND hour >= ? GROUP BY 1"
+    return {row["dataset"]: row["rows"] for row in view.query(sql, view.name, first)}
+
+
+def page(view: PipelineView, request: Request) -> Mapping[str, Any]:
+    drawing = build_drawing(view)
+    return {"drawing": drawing, "state": state_of(view), "updates": load_updates(view)}
+
+
+def data(view: PipelineView, request: Request) -> Mapping[str, Any]:
+    """The graph for the drawing."""
+    drawing = build_drawing(view)
+    return {"nodes": [one.to_json() for one in drawing.nodes], "edges": drawing.edges}
+
+
+def names(view: PipelineView, request: Request) -> Mapping[str, Any]:
+    """What the search of a page finds: datasets, topics, and the other pages."""
+    drawing = build_drawing(view)
+    found = [
+        {"name": one.label, "kind": one.kind, "link": one.link}
+        for one in drawing.nodes
+        if one.link is not None
+    ]
+    others = [one for one in view.site.watcher.pipelines if one != view.name]
+    found += [{"name": one, "kind": "pipeline", "link": address("", one)} for one in others]
+    return {"names": found}

@@ -1,0 +1,126 @@
+"""What every request passes before any route: the host, the method, the origin and the token."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_CSP = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "content-security-policy": _CSP,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+"""The headers of every response, also of refusals."""
+NO_TOKEN = "This dashboard opens with the link that `headrace ui` has printed. Open that link again.\n"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The outermost application. It answers a request that it refuses itself."""
+
+    app: ASGIApp
+    token: str = field(repr=False)
+    hosts: Iterable[str] = ()  # hosts beside those of this machine
+    cookie: str = "headrace"  # one for each port: browsers share cookies among the ports of a host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            answer = self._refusal(scope)
+            await (answer or self.app)(scope, receive, _guarded(send))
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request that no route may see; ``None`` if it may go on."""
+        headers = Headers(scope=scope)
+        if not self._is_own_host(headers.getlist("host")):
+            return PlainTextResponse("The Host header names another host.\n", 421)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("This dashboard only reads.\n", 405, {"allow": "GET, HEAD"})
+        if not self._is_own_origin(headers):
+            return PlainTextResponse("The request comes from another site.\n", 403)
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if given := [value for name, value in query if name == "token"]:
+            if not all(map(self._is_token, given)):
+                return PlainTextResponse(NO_TOKEN, 401)
+            return self._opened(scope, [one for one in query if one[0] != "token"])
+        if not self._is_token(_cookie(headers, self.cookie)):
+            return PlainTextResponse(NO_TOKEN, 401)
+        return None
+
+    def _opened(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
+        """Keep the token as a cookie, and lead to the same page without it."""
+        path = "/" + quote(scope["path"].lstrip("/\\"), safe="/")
+        answer = RedirectResponse(path + (f"?{urlencode(query)}" if query else ""), 303)
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _is_token(self, given: str | None) -> bool:
+        return given is not None and secrets.compare_digest(given.encode(), self.token.encode())
+
+    def _is_own_host(self, given: list[str]) -> bool:
+        found = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        return found is not None and self._knows(found[1].strip("[]"))
+
+    def _is_own_origin(self, headers: Headers) -> bool:
+        """Whether a browser has sent the request for a page of ours, or for a link that a person opens."""
+        origins = headers.getlist("origin")
+        if origins:
+            parts = urlsplit(origins[0])
+            known = parts.scheme in ("http", "https") and self._knows(parts.hostname or "")
+            # Another port of this machine is another site.
+            same = parts.netloc.lower() == headers["host"].lower()
+            return len(origins) == 1 and known and same
+        is_opened = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
+        return is_opened or headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+
+    def _knows(self, host: str) -> bool:
+        return host.lower() in {*_LOOPBACK, *(one.lower() for one in self.hosts)}
+
+
+def _cookie(headers: Headers, name: str) -> str | None:
+    found: SimpleCookie = SimpleCookie()
+    for line in headers.getlist("cookie"):
+        try:
+            found.load(line)
+        except CookieError:
+            return None
+    return found[name].value if name in found else None
+
+
+def _guarded(send: Send) -> Send:
+    async def send_guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(HEADERS)
+        await send(message)
+
+    return send_guarded

@@ -1,0 +1,269 @@
+"""An index of the event log: a file of SQLite in the cache of this machine, which pages read.
+
+The event log is a Delta table whose files never change. Each file is read once, the newest first, so that the
+last events are there at once, and the index of a long log grows behind them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from headrace.runtime.places import cache_folder
+from headrace.storage.location import Location, open_delta
+from headrace.storage.table_log import is_table
+
+_FORMAT = 2  # another number makes all indexes again
+_ROWS = 4096  # rows of a file that are in memory at once
+_KEPT = timedelta(days=90)  # as long as the event log keeps its events
+_ORIGIN = ("pipeline_name", "flow_name", "dataset_name", "update_id", "batch_id")
+_COLUMNS = (
+    *("id", "timestamp", "message", "level", "details", "event_type", "sequence.control_plane_seq_no"),
+    *(f"origin.{name}" for name in _ORIGIN),
+)
+
+UPDATE_TYPES = "type IN ('create_update', 'update_progress')"
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS events (
+    id BLOB PRIMARY KEY, seq INTEGER, at INTEGER, pipeline TEXT, type TEXT, level TEXT, flow TEXT,
+    dataset TEXT, upd TEXT, batch INTEGER, message TEXT, details TEXT);
+CREATE INDEX IF NOT EXISTS by_time ON events (pipeline, seq);
+CREATE INDEX IF NOT EXISTS by_update ON events (upd, seq);
+CREATE INDEX IF NOT EXISTS by_dataset ON events (dataset, seq);
+CREATE INDEX IF NOT EXISTS by_flow ON events (flow, type, seq);
+CREATE INDEX IF NOT EXISTS bad ON events (pipeline, seq) WHERE level IN ('WARN', 'ERROR');
+CREATE INDEX IF NOT EXISTS updates ON events (pipeline, seq) WHERE {UPDATE_TYPES};
+CREATE TABLE IF NOT EXISTS batches (
+    id BLOB PRIMARY KEY, at INTEGER, pipeline TEXT, flow TEXT, dataset TEXT, upd TEXT, batch INTEGER,
+    version INTEGER, rows INTEGER, quarantined INTEGER, dropped INTEGER, duration_ms INTEGER, lag INTEGER,
+    latency_s REAL, quality TEXT);
+CREATE INDEX IF NOT EXISTS batch_of_dataset ON batches (dataset, at);
+CREATE INDEX IF NOT EXISTS batch_of_update ON batches (upd, at);
+CREATE TABLE IF NOT EXISTS hours (
+    pipeline TEXT, dataset TEXT, hour INTEGER, rows INTEGER, rejected INTEGER, batches INTEGER,
+    PRIMARY KEY (pipeline, dataset, hour)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS flows (
+    upd TEXT, flow TEXT, dataset TEXT, batches INTEGER, rows INTEGER, rejected INTEGER, busy_ms INTEGER,
+    slowest_ms INTEGER, PRIMARY KEY (upd, flow)) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS sum_hours AFTER INSERT ON batches BEGIN
+    INSERT INTO hours VALUES (new.pipeline, new.dataset, new.at / 3600000000, new.rows,
+        new.quarantined + new.dropped, 1)
+    ON CONFLICT DO UPDATE SET rows = rows + excluded.rows, rejected = rejected + excluded.rejected,
+        batches = batches + 1;
+    INSERT INTO flows SELECT new.upd, new.flow, new.dataset, 1, new.rows, new.quarantined + new.dropped,
+        ifnull(new.duration_ms, 0), ifnull(new.duration_ms, 0) WHERE new.upd IS NOT NULL
+    ON CONFLICT DO UPDATE SET batches = batches + 1, rows = rows + excluded.rows,
+        rejected = rejected + excluded.rejected, busy_ms = busy_ms + excluded.busy_ms,
+        slowest_ms = max(slowest_ms, excluded.slowest_ms);
+END;
+CREATE TABLE IF NOT EXISTS definitions (
+    pipeline TEXT, type TEXT, name TEXT, upd TEXT, seq INTEGER, id BLOB, details TEXT,
+    PRIMARY KEY (pipeline, type, name)) WITHOUT ROWID;
+PRAGMA user_version = {_FORMAT};
+"""
+_NEW_EVENT = f"INSERT OR IGNORE INTO events VALUES ({', '.join('?' * 12)})"
+_NEW_BATCH = f"INSERT OR IGNORE INTO batches VALUES ({', '.join('?' * 15)})"
+_NEW_DEFINITION = (
+    "INSERT INTO definitions VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET upd = excluded.upd, "
+    "seq = excluded.seq, id = excluded.id, details = excluded.details WHERE excluded.seq > seq"
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much of the event log the index holds."""
+
+    done: int = 0
+    files: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.done >= self.files
+
+
+@dataclass
+class EventIndex:
+    """The index of one storage's event log. `sync` serves one thread, `query` all."""
+
+    log: Location
+    folder: Path = field(default_factory=lambda: cache_folder() / "ui")
+    progress: Progress = Progress()
+    stopped: threading.Event = field(default_factory=threading.Event)  # ends a `sync` between two files
+
+    def __post_init__(self) -> None:
+        name = hashlib.sha256(self.log.path.encode()).hexdigest()[:24]
+        self.file = self.folder / f"{name}.sqlite"
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with closing(self._connect()) as connection:
+            (found,) = connection.execute("PRAGMA user_version").fetchone()
+        if found not in (0, _FORMAT):
+            for one in self.folder.glob(f"{self.file.name}*"):
+                one.unlink(missing_ok=True)
+        with closing(self._connect()) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.executescript(_SCHEMA)
+        self.file.chmod(0o600)
+
+    def query(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """The rows of a query, each by column."""
+        with closing(self._connect()) as connection:
+            connection.execute("PRAGMA query_only = ON")
+            found = connection.execute(sql, values)
+            names = [one[0] for one in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found]
+
+    def sync(self, each: Any = None) -> int:
+        """Read the files that the index lacks; return their number. `each`: is called after each file."""
+        if not is_table(self.log):
+            return 0
+        listed = _list_files(self.log)
+        with closing(self._connect()) as connection:
+            held = {path for (path,) in connection.execute("SELECT path FROM files")}
+            new = [path for path in listed if path not in held]
+            for number, path in enumerate(new):
+                self.progress = Progress(len(listed) - len(new) + number, len(listed))
+                if self.stopped.is_set():
+                    return number
+                self._add(connection, path)
+                if each is not None:
+                    each()
+            if gone := held.difference(listed):
+                connection.executemany("DELETE FROM files WHERE path = ?", [(one,) for one in gone])
+                self._forget_old(connection)
+                connection.commit()
+        self.progress = Progress(len(listed), len(listed))
+        return len(new)
+
+    def _add(self, connection: sqlite3.Connection, path: str) -> None:
+        """Add the events of a file in one transaction. Events that are held already stay as they are."""
+        try:
+            data = (self.log / path).read_bytes()
+        except FileNotFoundError:
+            return  # It was merged into a newer file meanwhile.
+        for rows in _read_parquet(data):
+            connection.executemany(_NEW_EVENT, (_event(one) for one in rows))
+            connection.executemany(_NEW_BATCH, (_batch(one) for one in rows if one["level"] == "METRICS"))
+            defined = (one for one in rows if one["event_type"].endswith("_definition"))
+            connection.executemany(_NEW_DEFINITION, map(_definition, defined))
+        connection.execute("INSERT OR IGNORE INTO files VALUES (?)", (path,))
+        connection.commit()
+
+    def _forget_old(self, connection: sqlite3.Connection) -> None:
+        before = _micros(datetime.now(UTC) - _KEPT)
+        for table in ("events", "batches"):
+            connection.execute(f"DELETE FROM {table} WHERE at < ?", (before,))
+        connection.execute("DELETE FROM hours WHERE hour < ?", (before // 3_600_000_000,))
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.file, timeout=10)
+        # Pages read few rows at a time, and one process serves them.
+        connection.executescript("PRAGMA cache_size = -4000; PRAGMA synchronous = NORMAL")
+        return connection
+
+
+def _list_files(log: Location) -> list[str]:
+    """The files of the newest version, the newest events first."""
+    actions = open_delta(log).get_add_actions(flatten=True)
+    paths = actions.column("path").to_pylist()
+    is_known = "max.timestamp" in actions.schema.names
+    newest = actions.column("max.timestamp").to_pylist() if is_known else [None] * len(paths)
+    order = [at.timestamp() if isinstance(at, datetime) else 0.0 for at in newest]
+    return [path for _, path in sorted(zip(order, paths, strict=True), reverse=True)]
+
+
+def _read_parquet(data: bytes) -> Iterator[list[dict[str, Any]]]:
+    """The rows of a file, some at a time. Times are numbers: for a time, PyArrow would import pandas."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(io.BytesIO(data))
+    micros = pa.timestamp("us", "UTC")
+    for batch in file.iter_batches(_ROWS, columns=[*_COLUMNS], use_threads=False):
+        found: dict[str, list[Any]] = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if pa.types.is_timestamp(column.type):
+                column = column.cast(micros).cast(pa.int64())
+            parts = column.flatten() if pa.types.is_struct(column.type) else [column]
+            names = [one.name for one in column.type] if pa.types.is_struct(column.type) else [name]
+            found |= {one: part.to_pylist() for one, part in zip(names, parts, strict=True)}
+        yield [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+
+
+def event_key(id: str) -> bytes:
+    """The id of an event as the index keeps it; raises `ValueError` for another text."""
+    return uuid.UUID(id).bytes
+
+
+def _event(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    # The counts of a batch are in a table of their own; the log has the rest.
+    details = None if row["level"] == "METRICS" else row["details"]
+    return (
+        event_key(row["id"]),
+        row["control_plane_seq_no"],
+        row["timestamp"],
+        row["pipeline_name"],
+        row["event_type"],
+        row["level"],
+        row["flow_name"],
+        row["dataset_name"],
+        row["update_id"],
+        row["batch_id"],
+        row["message"],
+        details,
+    )
+
+
+def _batch(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    progress = json.loads(row["details"])["flow_progress"]
+    metrics, quality = progress["metrics"], progress["data_quality"]
+    has_quality = any(quality.get(name) for name in ("expectations", "bad_records"))
+    rejected = quality["quarantined_records"] + quality["dropped_records"]
+    return (
+        event_key(row["id"]),
+        row["timestamp"],
+        row["pipeline_name"],
+        row["flow_name"],
+        row["dataset_name"],
+        row["update_id"],
+        row["batch_id"],
+        progress["commit"]["version"],
+        metrics["num_output_rows"],
+        quality["quarantined_records"],
+        quality["dropped_records"],
+        metrics["duration_ms"],
+        metrics["backlog_records"],
+        metrics.get("latency_seconds"),
+        row["details"] if has_quality or rejected else None,
+    )
+
+
+def _definition(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    kind = row["event_type"]
+    name = row["flow_name"] if kind == "flow_definition" else row["dataset_name"]
+    details = json.dumps(json.loads(row["details"])[kind])
+    seq = row["control_plane_seq_no"]
+    return row["pipeline_name"], kind, name, row["update_id"], seq, event_key(row["id"]), details
+
+
+def _micros(at: datetime) -> int:
+    return int(at.timestamp() * 1_000_000)
+
+
+def moment(micros: int | None) -> datetime | None:
+    """The time of an indexed event."""
+    return None if micros is None else datetime.fromtimestamp(micros / 1_000_000, UTC)
+
+
+def placeholders(values: Iterable[Any]) -> str:
+    return ", ".join("?" for _ in values)

@@ -1,0 +1,103 @@
+"""What all pages share: the storage that they show, and the index of its events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+
+from headrace.dashboard.index import EventIndex
+from headrace.dashboard.offsets import TopicOffsets
+from headrace.dashboard.watcher import Watcher
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from headrace.observe.snapshot import Snapshot
+    from headrace.observe.status import DatasetStatus
+    from headrace.project.stored_pipeline import StoredPipeline
+
+
+@dataclass(frozen=True)
+class Site:
+    settings: ProjectSettings
+    watcher: Watcher
+    # The rate of a topic is the difference between two looks at it.
+    offsets: TopicOffsets = field(default_factory=TopicOffsets)
+
+    @classmethod
+    def of(cls, settings: ProjectSettings, only: str | None = None) -> Site:
+        index = EventIndex(settings.storage.events)
+        return cls(settings, Watcher(settings, index, only))
+
+    @property
+    def index(self) -> EventIndex:
+        return self.watcher.index
+
+    def pipeline(self, request: Request) -> PipelineView:
+        """The pipeline that a request names."""
+        name = request.path_params["pipeline"]
+        if name not in self.watcher.pipelines:
+            raise HTTPException(404, "The storage has no pipeline of this name.")
+        return PipelineView(self, name)
+
+
+@dataclass(frozen=True)
+class PipelineView:
+    """One pipeline of the site."""
+
+    site: Site
+    name: str
+
+    @property
+    def index(self) -> EventIndex:
+        return self.site.index
+
+    @property
+    def settings(self) -> ProjectSettings:
+        return self.site.settings
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the settings are those of this pipeline, so that its files are here."""
+        return self.name == self.settings.name
+
+    @property
+    def status(self) -> Snapshot | None:
+        """The newest status; ``None`` while the first one is read."""
+        return self.site.watcher.statuses.get(self.name)
+
+    @property
+    def stored(self) -> StoredPipeline:
+        return self.site.watcher.stored(self.name)
+
+    @cached_property
+    def definitions(self) -> list[dict[str, Any]]:
+        """The definitions of datasets and flows, of the newest update that has recorded them."""
+        rows = self.query("SELECT * FROM definitions WHERE pipeline = ? ORDER BY seq", self.name)
+        newest = rows[-1]["upd"] if rows else None
+        return [{**row, "details": json.loads(row["details"])} for row in rows if row["upd"] == newest]
+
+    def datasets(self) -> Mapping[str, DatasetStatus]:
+        return {} if self.status is None else {str(one.dataset): one for one in self.status.datasets}
+
+    def short(self, dataset: str) -> str:
+        """The name of a dataset as users write it."""
+        return TableName.parse(dataset, "").within(self.settings.database)
+
+    def query(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        return self.index.query(sql, *values)
+
+
+def required(request: Request, name: str) -> str:
+    """A value of the query that a page needs."""
+    value = request.query_params.get(name)
+    if not value:
+        raise HTTPException(404, "The address lacks a name.")
+    return value
