@@ -49,6 +49,9 @@ TopicFactory = Callable[..., str]
 PASSWORD = 'pl4nted "pa\\ss=wörd%'
 """Of the secured broker's user `shop`; with everything that has to be escaped somewhere."""
 
+CONNECTION_STRING = "Endpoint=sb://shop.test/;SharedAccessKeyName=all;SharedAccessKey=pl4nted-key="
+"""Of the secured broker's user `$ConnectionString`, as Azure Event Hubs has it."""
+
 PLANTED = (PASSWORD, "pl4nted/in-a-file+x", "pl4nted-in-the-spec", "pl4nted-in-the-code")
 """Secrets that must not be seen anywhere; the session of all tests keeps them out of Spark's log."""
 
@@ -332,7 +335,7 @@ def bootstrap(broker: Broker) -> str:
 @pytest.fixture(scope="session")
 def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     """A real broker with logins and certificates beside the plain listener."""
-    users = {"shop": PASSWORD, "guest": "another password"}
+    users = {"shop": PASSWORD, "guest": "another password", "$ConnectionString": CONNECTION_STRING}
     running = SecuredBroker(tmp_path_factory.mktemp("secured") / "kafka", users)
     running.start()
     yield running

@@ -1,4 +1,4 @@
-"""A real broker with logins and certificates: two secured listeners beside the plain one."""
+"""A real broker with logins and certificates: three secured listeners beside the plain one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from cryptography.hazmat.primitives.serialization import (
 
 from headrace.runtime.broker import Broker, admin_client, free_port
 from headrace.runtime.broker_setup import Ports
+from token_server import TokenIssuer
 
 HOST = "localhost"
 """The name in the broker's certificate."""
 
-LISTENERS = ("SASL_SSL", "SSL")
-"""A login over TLS; TLS with a certificate of the client."""
+LISTENERS = ("SASL_SSL", "SSL", "OAUTH")
+"""A login over TLS; TLS with a certificate of the client; a login with a token over TLS."""
+_PROTOCOLS = {"OAUTH": "SASL_SSL"}  # of listeners that do not have its name
+
+OAUTH_SCOPE = "https://shop.test/.default"
+"""The audience that tokens must have."""
 
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _ITERATIONS = 4096
@@ -51,9 +56,12 @@ class SecuredBroker(Broker):
         self.key = directory / "client-key.pem"
         self._keystore = directory / "broker.pem"
         self._make_certificates()
+        self.issuer = TokenIssuer()
+        self._keys = directory / "keys.json"
+        self.issuer.write_keys(self._keys)
 
     def address(self, listener: str) -> str:
-        """Returns the address of a secured listener, ``SASL_SSL`` or ``SSL``."""
+        """Returns the address of a secured listener, one of `LISTENERS`."""
         return f"{HOST}:{self._secured[listener]}"
 
     def _start(self) -> str:
@@ -69,6 +77,10 @@ class SecuredBroker(Broker):
         self._keystore.write_bytes(_pkcs8(broker) + certificate)
         client.cert_chain_pems[0].write_to_path(str(self.client))
         self.key.write_bytes(_pkcs8(client))
+
+    def _launch(self, command: list[str]) -> int:
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._keys.as_uri()}"
+        return super()._launch([command[0], allowed, *command[1:]])
 
     def _write_properties(self, ports: Ports) -> None:
         super()._write_properties(ports)
@@ -87,10 +99,11 @@ class SecuredBroker(Broker):
     def _security(self) -> dict[str, str]:
         logins = " ".join(f'user_{name}="{_escaped(word)}"' for name, word in self._users.items())
         kafka = "org.apache.kafka.common.security"
-        sasl = "listener.name.sasl_ssl"
+        sasl, oauth = "listener.name.sasl_ssl", "listener.name.oauth.oauthbearer"
         return {
             "listener.security.protocol.map": ",".join(
-                [f"{name}:{name}" for name in ("PLAINTEXT", *LISTENERS)] + ["CONTROLLER:PLAINTEXT"]
+                [f"{name}:{_PROTOCOLS.get(name, name)}" for name in ("PLAINTEXT", *LISTENERS)]
+                + ["CONTROLLER:PLAINTEXT"]
             ),
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self._keystore),
@@ -103,6 +116,13 @@ class SecuredBroker(Broker):
                 f"{sasl}.{name.lower()}.sasl.jaas.config": f"{kafka}.scram.ScramLoginModule required;"
                 for name in _SCRAM
             },
+            "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
+            f"{oauth}.sasl.jaas.config": f"{kafka}.oauthbearer.OAuthBearerLoginModule required;",
+            f"{oauth}.sasl.server.callback.handler.class": (
+                f"{kafka}.oauthbearer.OAuthBearerValidatorCallbackHandler"
+            ),
+            f"{oauth}.sasl.oauthbearer.jwks.endpoint.url": self._keys.as_uri(),
+            f"{oauth}.sasl.oauthbearer.expected.audience": OAUTH_SCOPE,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
             "super.users": "User:ANONYMOUS",

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.runtime.jars import Coordinate, find_java, spark_jars_folder, start_ivy
@@ -35,7 +35,11 @@ S3 = [
     "org.apache.hadoop:hadoop-aws:3.5.0",
     "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
 ]
-S3_SDK = [f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3", "s3-transfer-manager", "sts")]
+S3_SDK = ("s3", "s3-transfer-manager", "sts")
+# The login of Amazon MSK.
+MSK = ["software.amazon.msk:aws-msk-iam-auth:2.3.5"]
+MSK_SDK = ("sts", "sso", "ssooidc")
+SDK_VERSION = "2.36.3"  # one for both: they can be in one session
 # PySpark has this API under another name.
 IN_SPARK = {"commons-logging"}
 LOCK = Path(__file__).parents[1] / "src/headrace/runtime/jars.lock.json"
@@ -60,6 +64,10 @@ def resolve(roots: list[str], *, transitive: bool) -> list[dict[str, object]]:
         return entries
 
 
+def resolve_sdk(names: Sequence[str]) -> list[dict[str, object]]:
+    return resolve([f"software.amazon.awssdk:{name}:{SDK_VERSION}" for name in names], transitive=True)
+
+
 def without_spark(entries: list[dict[str, object]]) -> list[dict[str, object]]:
     """Leaves out the artifacts that PySpark has, in a version of its own."""
     names = {re.sub(r"-[0-9][^-]*$", "", jar.stem) for jar in spark_jars_folder().glob("*.jar")} | IN_SPARK
@@ -70,7 +78,8 @@ def main() -> None:
     sets = {
         "spark": resolve(SPARK, transitive=False),
         "broker": resolve(BROKER, transitive=True),
-        "s3": without_spark([*resolve(S3, transitive=False), *resolve(S3_SDK, transitive=True)]),
+        "s3": without_spark([*resolve(S3, transitive=False), *resolve_sdk(S3_SDK)]),
+        "msk": without_spark([*resolve(MSK, transitive=False), *resolve_sdk(MSK_SDK)]),
     }
     LOCK.write_text(lock_text(sets))
 

@@ -30,11 +30,11 @@ from cryptography.hazmat.primitives.serialization import (
 from pyspark.sql import SparkSession
 from ruamel.yaml import YAML
 
-from conftest import PASSWORD
+from conftest import CONNECTION_STRING, PASSWORD
 from headrace.cli.main import run
 from headrace.project.pipeline import Pipeline
 from proof.ledger import ProducerLedger, create_topic, settings
-from secured_broker import SecuredBroker
+from secured_broker import OAUTH_SCOPE, SecuredBroker
 from topic_reader import values
 
 SECONDS = 5.0
@@ -92,14 +92,18 @@ class Secured:
         (self.root / "orders.py").write_text(ORDERS.format(topic=self.topic, more=more))
 
     def __call__(self, *arguments: str, **settings: str) -> Called:
-        """Run a command; keywords are Kafka's settings with ``_`` for each dot."""
-        changed = [f"--set=kafka.{key.replace('_', '.')}={value}" for key, value in settings.items()]
+        """Run a command; keywords are Kafka's settings with ``_`` for each dot, and ``__`` for ``_``."""
+        changed = [f"--set=kafka.{_dotted(key)}={value}" for key, value in settings.items()]
         self.capsys.readouterr()
         began = time.monotonic()
         code = run([*arguments, *changed, "--project", str(self.root)])
         seconds = time.monotonic() - began
         captured = self.capsys.readouterr()
         return Called(code, captured.out, captured.err, seconds)
+
+
+def _dotted(key: str) -> str:
+    return "_".join(part.replace("_", ".") for part in key.split("__"))
 
 
 @pytest.fixture
@@ -373,3 +377,100 @@ def test_a_topic_that_may_not_be_read_is_named(spark: SparkSession, secured: Sec
     planned = secured("plan", "--json")
     assert (planned.code, planned.error["code"]) == (1, "KAFKA_FORBIDDEN")
     assert planned.error["params"]["name"] == secured.topic
+
+
+def connections(broker: SecuredBroker, token_url: str) -> dict[str, dict[str, Any]]:
+    """Each login by the name of a service, at the broker's listener of the same kind."""
+    password = {"bootstrap.servers": broker.address("SASL_SSL")}
+    return {
+        "confluent_cloud": {
+            **password,
+            # The broker reads this password from a file, which has no letters beyond Latin-1.
+            "connection": {"type": "confluent_cloud", "key": "guest", "secret": "another password"},
+        },
+        "msk with SCRAM": {
+            **password,
+            "connection": {
+                "type": "msk",
+                "auth": "scram",
+                "username": "shop",
+                "password": "${KAFKA_PASSWORD}",
+            },
+        },
+        "msk with TLS": {
+            "bootstrap.servers": broker.address("SSL"),
+            "connection": {
+                "type": "msk",
+                "auth": "tls",
+                "certificate": str(broker.client),
+                "private_key": str(broker.key),
+            },
+        },
+        "event_hubs with a connection string": {
+            **password,
+            "connection": {"type": "event_hubs", "connection_string": CONNECTION_STRING},
+        },
+        "event_hubs with Entra": {
+            "bootstrap.servers": broker.address("OAUTH"),
+            "connection": {
+                "type": "event_hubs",
+                "namespace": OAUTH_SCOPE.removeprefix("https://").partition("/")[0],
+                "tenant": "test",
+                "client_id": "app",
+                "client_secret": "${KAFKA_PASSWORD}",
+                "token_url": token_url,
+            },
+        },
+    }
+
+
+def test_every_command_works_with_the_login_of_a_service(spark: SparkSession, secured: Secured) -> None:
+    with secured.broker.issuer.serving({"app": PASSWORD}) as (token_url, asked):
+        for number, (name, kafka) in enumerate(connections(secured.broker, token_url).items(), 1):
+            secured.write({**kafka, "ssl.ca.location": str(secured.broker.authority)})
+            doctor = secured("doctor", "--json")
+            checks = {check["name"]: check for check in doctor.data["checks"]}
+            assert checks["kafka"]["state"] == "ok", (name, checks["kafka"])
+            assert "kafka.security.protocol: S" in checks["kafka for spark"]["text"], name
+            (secured.root / "more.jsonl").write_text('{"id": 1}\n')
+            produced = secured("produce", secured.topic, "--file", str(secured.root / "more.jsonl"), "--json")
+            assert (produced.code, produced.data["records"]) == (0, 1), (name, produced)
+            ran = secured("run", "--json")
+            assert ran.code == 0, (name, ran)
+            verified = secured("verify", "--require", "records", "--json")
+            assert verified.code == 0, (name, verified)
+            [dataset] = secured("status", "--json").data["datasets"]
+            assert (dataset["rows"], dataset["flows"][0]["lag"]) == (100 + number, 0), name
+            for output in (doctor, ran, verified):
+                assert PASSWORD not in output.out + output.err, name
+                assert CONNECTION_STRING not in output.out + output.err, name
+        agents = {str(one["agent"]).partition("/")[0] for one in asked}
+        assert agents == {"Java", "None"}, "both clients have asked for tokens"
+        wrong = secured("status", "--json", connection_client__secret="wrong")
+        error = wrong.data["broker"]["error"]
+        assert (error["code"], error["params"]["key"]) == (
+            "KAFKA_LOGIN_REFUSED",
+            "kafka.connection.client_secret",
+        )
+
+
+def test_a_cluster_that_does_not_know_the_user_of_iam_says_so(
+    spark: SparkSession, secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker takes tokens of its own issuer only, and librdkafka sends one that AWS's package signed."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "pl4nted elsewhere")
+    secured.write(
+        {
+            "bootstrap.servers": secured.broker.address("OAUTH"),
+            "connection": {"type": "msk", "region": "eu-west-1"},
+            "ssl.ca.location": str(secured.broker.authority),
+        }
+    )
+    for command in ("plan", "consume"):
+        called = secured(command, *[secured.topic][: command == "consume"], "--json")
+        assert called.code == 1, called
+        assert called.seconds < 2 * SECONDS, command  # one second of it is the import of AWS's package
+        error = called.error
+        assert (error["code"], error["params"]["key"]) == ("KAFKA_LOGIN_REFUSED", "kafka.connection.auth")
+        assert "kafka-cluster:Connect" in error["remedies"][0]

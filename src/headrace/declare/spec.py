@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from headrace import errors
 from headrace.declare import spec_checks
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
-from headrace.declare.spec_model import BROKERS, Overridable, Spec
+from headrace.declare.spec_model import BROKERS, CONNECTION, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
     Filler,
@@ -31,7 +31,7 @@ from headrace.declare.spec_values import (
 )
 from headrace.errors import HeadraceError, SourceLocation, nearest
 from headrace.model.declarations import INTERVAL_SETTING, Trigger
-from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS, KafkaConnection
+from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
 from headrace.model.project import ANSI_SETTING, BrokerChoice, ProjectSettings, S3Settings
@@ -317,9 +317,10 @@ def _override(key: str, text: str, redactor: Redactor) -> Mapped:
         )
     value: Value = build_scalar(text, location)
     first, _, rest = key.partition(".")
-    if first == "kafka" and rest.startswith(f"{BROKERS}."):
-        pattern, rest = rest.removeprefix(f"{BROKERS}."), BROKERS
-        value = Mapped({pattern: value}, {pattern: location}, location)
+    section = rest.partition(".")[0]
+    if first == "kafka" and section in (BROKERS, CONNECTION) and rest != section:
+        inner, rest = rest.removeprefix(f"{section}."), section
+        value = Mapped({inner: value}, {inner: location}, location)
     # Other sections have names with dots.
     names = rest.split(".") if first in ("object_storage", "cluster") else [rest]
     for name in reversed(names if rest else []):
@@ -358,7 +359,6 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     kafka = spec.kafka.settings
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
-    places = {key: place for key, place in spec_checks.kafka_of(merged).keys.items() if key in kafka}
     configuration = dict(spec.configuration)
     if not spec.compatibility.ansi:
         configuration.setdefault(ANSI_SETTING, "false")
@@ -380,7 +380,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         configuration=configuration,
         configuration_locations=_locations(merged, "configuration"),
         secrets=dict(spec.secrets),
-        kafka=spec_checks.check_kafka(KafkaConnection(kafka, places), file.parent),
+        kafka=spec_checks.check_kafka(spec_checks.build_connection(spec.kafka, merged, kafka), file.parent),
         trigger=_trigger(spec, merged),
         view_interval_s=spec.views.interval,
         on_data_loss=spec.on_data_loss,

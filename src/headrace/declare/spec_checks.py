@@ -10,12 +10,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from headrace.declare.kafka_spec import CONNECTIONS, KafkaSpec
 from headrace.declare.spec_model import (
     BROKERS,
+    CONNECTION,
     SETTINGS,
-    KafkaSpec,
     Library,
     MaintenanceSpec,
+    Overridable,
     Spec,
     TableCareSpec,
 )
@@ -85,6 +87,9 @@ def _check_settings(name: str, value: Value) -> None:
         if (name, key) == ("kafka", BROKERS):
             _check_settings(f"kafka.{BROKERS}", item)
             continue
+        if (name, key) == ("kafka", CONNECTION):
+            _check_connection(item)
+            continue
         if isinstance(item, Mapped | Sequence):
             flat = f"`{key}.{next(iter(item.items), 'name')}: ..`" if isinstance(item, Mapped) else "one text"
             raise SpecInvalidError(
@@ -98,6 +103,24 @@ def _check_settings(name: str, value: Value) -> None:
             close = bare if bare in KAFKA_SETTINGS else nearest(key, sorted(KAFKA_SETTINGS), 0.85)
             if close is not None:
                 raise _unknown_key(key, value.keys[key], [close], ("kafka",))
+
+
+def _check_connection(value: Value) -> None:
+    if not isinstance(value, Mapped):
+        return
+    path, kind = ("kafka", CONNECTION), value.items.get("type")
+    if kind is None:  # another profile, or the spec itself, may have it
+        known = dict.fromkeys(name for model in CONNECTIONS.values() for name in model.model_fields)
+        for key in value.items:
+            if key not in known:
+                raise _unknown_key(key, value.keys[key], known, path)
+    elif isinstance(kind, Scalar) and kind.text in CONNECTIONS:
+        check_keys(value, CONNECTIONS[kind.text], path)
+    else:
+        given = kind.text if isinstance(kind, Scalar) else ""
+        remedies = did_you_mean(given, CONNECTIONS, "write such as type: msk")
+        problem = f"is not one of {', '.join(CONNECTIONS)}"
+        raise key_error(f"{'.'.join(path)}.type", problem, value.keys["type"], remedies)
 
 
 def _unknown_key(
@@ -128,6 +151,8 @@ def build_error(error: ValidationError, merged: Mapped, shown: str) -> SpecInval
 
 def _problem(detail: Any, merged: Mapped, shown: str) -> SpecInvalidError:
     path = tuple(part for part in detail["loc"] if not (isinstance(part, str) and part[:1].isupper()))
+    if path[:2] == ("kafka", CONNECTION):
+        path = (*path[:2], *path[3:])  # without the type that decides about the others
     key = ".".join(str(part) for part in path)
     location, value = _find(merged, path, shown)
     if detail["type"] == "missing":
@@ -138,6 +163,7 @@ def _problem(detail: Any, merged: Mapped, shown: str) -> SpecInvalidError:
         "string_type": f"must be text, not {_kind(value)}",
         "string_too_short": "must not be empty",
         "bool_type": f"must be true or false, not {_kind(value)}",
+        "union_tag_not_found": f"needs `type`, one of {', '.join(CONNECTIONS)}",
         "literal_error": f"must be one of {detail.get('ctx', {}).get('expected', '')}",
         "list_type": f"must be a list, not {_kind(value)}",
         "too_short": "must not be empty",
@@ -258,11 +284,9 @@ def _paths(connection: KafkaConnection, folder: Path) -> Mapping[str, str]:
 
 
 def _kafka_error(connection: KafkaConnection, key: str, wrong: str, remedy: str) -> SpecInvalidError:
+    name = f"kafka.{connection.name(key)}"
     return SpecInvalidError(
-        f"kafka.{key}{wrong}",
-        location=connection.place(key),
-        remedies=[remedy],
-        params={"key": f"kafka.{key}"},
+        f"{name}{wrong}", location=connection.place(key), remedies=[remedy], params={"key": name}
     )
 
 
@@ -303,12 +327,15 @@ def key_error(
     )
 
 
-def kafka_of(merged: Mapped) -> Mapped:
-    """The settings under `kafka`, without the mapping of addresses."""
+def build_connection(spec: KafkaSpec, merged: Mapped, settings: Mapping[str, str]) -> KafkaConnection:
+    """The connection of a spec, with the location of each of its settings."""
     entry = merged.items.get("kafka")
-    if not isinstance(entry, Mapped):
-        return Mapped({})
-    return Mapped({k: v for k, v in entry.items.items() if k != BROKERS}, entry.keys, entry.location)
+    keys = entry.keys if isinstance(entry, Mapped) else {}
+    login = entry.items.get(CONNECTION) if isinstance(entry, Mapped) else None
+    own = login.keys if isinstance(login, Mapped) else {}
+    places = {key: place for key, place in keys.items() if key in settings}
+    places |= {key: own.get(name, keys[CONNECTION]) for key, name in spec.written.items()}
+    return KafkaConnection(settings, places, spec.written)
 
 
 def broker_locations(merged: Mapped) -> Mapping[str, SourceLocation]:
@@ -352,10 +379,12 @@ def build_brokers(
 
 
 def _connection(merged: Mapped, filler: Filler, folder: Path) -> KafkaConnection:
-    kafka = kafka_of(merged)
-    settings = KafkaSpec.model_validate(filler.fill(Mapped({"kafka": kafka})).get("kafka", {})).settings
-    places = {key: place for key, place in kafka.keys.items() if key in settings}
-    return check_kafka(KafkaConnection(settings, places), folder)
+    kafka = {"kafka": merged.items.get("kafka", Mapped({}))}
+    try:
+        spec = Overridable.model_validate(filler.fill(Mapped(kafka))).kafka
+    except ValidationError as error:
+        raise build_error(error, merged, merged.location.path) from error
+    return check_kafka(build_connection(spec, merged, spec.settings), folder)
 
 
 _CORES = "spark.executor.cores"

@@ -11,60 +11,27 @@ from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from headrace.declare import kafka_spec
+from headrace.declare.kafka_spec import KafkaSpec
+from headrace.declare.spec_types import MEMORY, Flag, Part, Seconds, Settings, Text, matching, parse_memory
 from headrace.model.declarations import RejectionLimit, Trigger
 from headrace.model.kafka_settings import KAFKA_SETTINGS
 from headrace.model.maintenance import parse_bytes
 from headrace.model.names import DuplicateKeys
 from headrace.model.project import ENDPOINT
-from headrace.model.texts import parse_duration, parse_seconds
+from headrace.model.texts import parse_duration
 
-_MEMORY = re.compile(r"\d+[kmgKMG]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _SCHEMA = re.compile(r"[A-Za-z0-9_]{1,200}")
 
 
-def _matching(pattern: re.Pattern[str], meaning: str) -> BeforeValidator:
-    def check(value: Any) -> Any:
-        if isinstance(value, str) and not pattern.fullmatch(value):
-            raise ValueError(meaning)
-        return value
-
-    return BeforeValidator(check)
-
-
-def _flag(value: Any) -> Any:
-    # A value that came through an environment variable is text.
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    return value
-
-
-def parse_memory(value: Any) -> Any:
-    """A memory size such as ``512m`` in bytes."""
-    if isinstance(value, str) and _MEMORY.fullmatch(value):
-        return int(value[:-1]) << {"k": 10, "m": 20, "g": 30}[value[-1].lower()]
-    raise ValueError("must be a memory size, such as 2g or 512m")
-
-
-Text = Annotated[str, Field(strict=True, min_length=1)]
-Flag = Annotated[bool, Field(strict=True), BeforeValidator(_flag)]
-Seconds = Annotated[float, BeforeValidator(parse_seconds)]
-Settings = dict[str, Annotated[str, Field(strict=True)]]
-
-
-class _Part(BaseModel):
-    # `spec_schema` takes the descriptions in the docs from the docstrings below the fields. Pydantic would
-    # read them, and build each model, in every command.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
-class Include(_Part):
+class Include(Part):
     include: Text
 
 
-class Library(_Part):
+class Library(Part):
     glob: Include | None = None
     file: Text | None = None
 
@@ -79,7 +46,7 @@ class Library(_Part):
         return self.glob.include if self.glob else str(self.file)
 
 
-class Interval(_Part):
+class Interval(Part):
     """``trigger``, which may also be written as one word or one time."""
 
     interval: Seconds = 0.0
@@ -100,32 +67,32 @@ def _interval(value: Any) -> Any:
     return {"interval": trigger.interval_s, "available_now": trigger.available_now}
 
 
-class Views(_Part):
+class Views(Part):
     interval: Seconds = 10.0
     """the minimum time between two refreshes of a materialized view: ``10``, ``1 minute``"""
 
 
-class Ui(_Part):
+class Ui(Part):
     rows: Flag = True
     """whether `headrace ui` may show rows, rejected rows and records, when somebody asks for them"""
 
 
-class Expectations(_Part):
+class Expectations(Part):
     nulls: Literal["pass", "fail"] = "pass"
     """whether a row passes an expectation whose condition is NULL: ``pass`` or ``fail``"""
 
 
-class Compatibility(_Part):
+class Compatibility(Part):
     ansi: Flag = True
     """whether Spark's ANSI mode is on; with ``false``, a text that cannot be cast, a division by zero or an
     overflow gives NULL instead of an error"""
 
 
-class Runtime(_Part):
+class Runtime(Part):
     master: Text | None = None
     """the Spark master; by default local, with all cores of the machine"""
 
-    memory: Annotated[Text, _matching(_MEMORY, "must be a JVM memory size, such as 2g or 512m")] | None = None
+    memory: Annotated[Text, matching(MEMORY, "must be a JVM memory size, such as 2g or 512m")] | None = None
     """the heap size of the JVM, such as ``2g``; by default chosen by the memory of the machine"""
 
     broker: Text | None = None
@@ -133,8 +100,8 @@ class Runtime(_Part):
     ``.headrace/broker``; the environment variable ``HEADRACE_BROKER_DIR`` replaces it"""
 
 
-class S3Spec(_Part):
-    endpoint: Annotated[Text, _matching(ENDPOINT, "must be a URL, such as https://host:9000")] | None = None
+class S3Spec(Part):
+    endpoint: Annotated[Text, matching(ENDPOINT, "must be a URL, such as https://host:9000")] | None = None
     """the URL of a store that is compatible with S3; by default AWS"""
 
     region: Text | None = None
@@ -167,12 +134,12 @@ class S3Spec(_Part):
         return self
 
 
-class ObjectStorageSpec(_Part):
+class ObjectStorageSpec(Part):
     s3: S3Spec = Field(default_factory=S3Spec)
     """how buckets of S3, and of stores that are compatible with it, are reached"""
 
 
-class Upsert(_Part):
+class Upsert(Part):
     index_memory: Annotated[int, BeforeValidator(parse_memory)] | None = None
     """the memory that the key indexes of all tables share, such as ``512m`` or ``2g``;
     by default a quarter of the machine's memory; ``0m`` disables the indexes"""
@@ -191,7 +158,7 @@ Count = Annotated[int, Field(gt=0, strict=True), BeforeValidator(_whole)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 
 
-class Executors(_Part):
+class Executors(Part):
     min: Count = 1
     """the number of executors that a continuous run keeps"""
 
@@ -212,7 +179,7 @@ class Executors(_Part):
         return self
 
 
-class ClusterSpec(_Part):
+class ClusterSpec(Part):
     """Runs on a cluster; a local master ignores it."""
 
     packages: list[Text] = Field(default_factory=list)
@@ -230,7 +197,7 @@ Size = Annotated[int, BeforeValidator(parse_bytes)]
 _IN_SECONDS = {name: f"{name}_s" for name in ("retention", "log_retention", "reader_lag", "vacuum_every")}
 
 
-class TableCareSpec(_Part):
+class TableCareSpec(Part):
     compact: Flag | None = None
     """whether small files are compacted; by default ``true``"""
 
@@ -285,22 +252,7 @@ class MaintenanceSpec(TableCareSpec):
     """the same keys for individual tables, by the names of the tables"""
 
 
-class KafkaSpec(BaseModel):
-    """``kafka``: settings under Kafka's own names, and the connections of addresses in files."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
-    __pydantic_extra__: dict[str, Annotated[str, Field(strict=True)]] = Field(init=False)
-
-    brokers: Settings = Field(default_factory=dict)
-    """maps addresses of brokers in files, such as ``"*.servicebus.windows.net:9093"``, to the connection of a
-    profile by its name, or to ``embedded``, the connection of the chosen profile"""
-
-    @property
-    def settings(self) -> dict[str, str]:
-        return dict(self.__pydantic_extra__ or {})
-
-
-class Overridable(_Part):
+class Overridable(Part):
     """The keys of the spec and of each of its profiles."""
 
     storage: Text | None = None
@@ -313,7 +265,7 @@ class Overridable(_Part):
     catalog: Text | None = None
     """the catalog of the pipeline: names that begin with this catalog are names of this pipeline"""
 
-    database: Annotated[Text, _matching(_SCHEMA, "may have letters a-z, digits and _ only")] | None = None
+    database: Annotated[Text, matching(_SCHEMA, "may have letters a-z, digits and _ only")] | None = None
     """the schema of datasets whose names have one part; by default ``default``"""
 
     libraries: Annotated[list[Library], Field(min_length=1)] | None = None
@@ -388,7 +340,7 @@ class Overridable(_Part):
 class Spec(Overridable):
     """The spec, merged with one profile."""
 
-    name: Annotated[Text, _matching(_NAME, "may have letters a-z, digits, _ - and . only")]
+    name: Annotated[Text, matching(_NAME, "may have letters a-z, digits, _ - and . only")]
     """the pipeline's name: letters, digits, ``_`` ``-`` ``.``"""
 
     bundle: Text | None = None
@@ -407,6 +359,9 @@ SETTINGS = ("configuration", "secrets", "kafka", "tables", "paths")
 
 BROKERS = "brokers"
 """The key under `kafka` that maps addresses in files to connections."""
+
+CONNECTION = "connection"
+"""The key under `kafka` that has the login of a service."""
 
 
 SCHEMA_FILE = "headrace.schema.json"
@@ -448,9 +403,11 @@ def build_schema() -> dict[str, Any]:
 def describe_fields() -> None:
     """Sets the docstring below each field of the spec's models as the description of the field."""
     texts: dict[type[BaseModel], dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(sys.modules[__name__])).body:
-        if isinstance(node, ast.ClassDef):
-            model = globals()[node.name]
+    for module in (kafka_spec, sys.modules[__name__]):
+        for node in ast.parse(inspect.getsource(module)).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            model = getattr(module, node.name)
             texts[model] = dict(_texts(node))
             for parent in model.__mro__:
                 for name, text in texts.get(parent, {}).items():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from headrace.errors import SourceLocation, SpecInvalidError
+from headrace.model.kafka_logins import IAM, SettingError, add_java_login, add_librdkafka_login, mechanism_of
 
 FILES = (
     *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location"),
@@ -31,16 +33,6 @@ def unshaded(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-@dataclass(eq=False)
-class SettingError(ValueError):
-    key: str
-    wrong: str
-    remedies: Sequence[str]
-
-    def __str__(self) -> str:
-        return f"{self.key} {self.wrong}"
-
-
 def read_text(settings: Mapping[str, str], key: str) -> str:
     path = settings[key]
     try:
@@ -59,9 +51,8 @@ NO_ADDRESS = "127.0.0.1:9"  # the address of the embedded broker while it is not
 class KafkaConnection:
     """Kafka client settings under Kafka's own names (``bootstrap.servers``, ``security.protocol``, ..).
 
-    User name and password can be in ``sasl.username`` and ``sasl.password``, or in ``sasl.jaas.config``.
-    Certificates and keys can be PEM files, PEM texts, or Java's stores. Each client gets the form that it
-    supports.
+    Its login is one of `headrace.model.kafka_logins`. Certificates and keys can be PEM files, PEM texts, or
+    Java's stores. Each client gets the form that it supports.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -69,6 +60,9 @@ class KafkaConnection:
 
     places: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False, compare=False)
     """The location of each setting in the spec, if it is there."""
+
+    written: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """The key of ``kafka.connection`` that each setting follows from, if it does."""
 
     broker: Path | None = field(default=None, compare=False)
     """The folder of the embedded broker, if the connection is that of an embedded broker; without it,
@@ -90,6 +84,11 @@ class KafkaConnection:
         """The security protocol: ``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``."""
         return self.settings.get("security.protocol", "PLAINTEXT").upper()
 
+    @property
+    def needs_iam(self) -> bool:
+        """Whether Java's client needs the library of Amazon MSK."""
+        return mechanism_of(self.settings) == IAM
+
     def with_bootstrap_servers(self, servers: str) -> KafkaConnection:
         of_embedded = self.of_embedded or self.is_embedded
         return replace(
@@ -101,6 +100,10 @@ class KafkaConnection:
             return f"create it:   headrace broker topics create {topic}"
         return f"create the topic `{topic}` with the tools of the cluster"
 
+    def name(self, key: str) -> str:
+        """What the user has written for a setting."""
+        return f"connection.{self.written[key]}" if key in self.written else key
+
     def place(self, *keys: str) -> SourceLocation | None:
         """The location of the first of these settings that is in the spec."""
         return next((self.places[key] for key in keys if key in self.places), None)
@@ -109,18 +112,20 @@ class KafkaConnection:
         """Options of Spark's Kafka source, which is a Java client."""
         return {f"kafka.{key}": value for key, value in self._build(_build_java).items()}
 
-    def for_librdkafka(self) -> dict[str, str]:
+    def for_librdkafka(self) -> dict[str, Any]:
+        """Settings of librdkafka; ``oauth_cb``, if it is there, is a function that makes tokens."""
         return self._build(_build_librdkafka)
 
-    def _build(self, build: Callable[[Mapping[str, str]], dict[str, str]]) -> dict[str, str]:
+    def _build(self, build: Callable[[Mapping[str, str]], dict[str, Any]]) -> dict[str, Any]:
         try:
             return build(self.settings)
         except SettingError as error:
+            name = f"kafka.{self.name(error.key)}"
             raise SpecInvalidError(
-                f"kafka.{error.key} {error.wrong}",
+                f"{name} {error.wrong}",
                 location=self.place(error.key),
                 remedies=error.remedies,
-                params={"key": f"kafka.{error.key}"},
+                params={"key": name},
             ) from error
 
 
@@ -138,13 +143,10 @@ _KNOWN = re.compile(
 )
 """The settings that a client needs to connect. Other settings are for Java's client only."""
 
-_JAAS_VALUE = r'\b{}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))'
-_LOGIN_MODULES = re.compile(r"Plain|Scram")
 
-
-def _build_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
-    found = {key: value for key, value in settings.items() if _KNOWN.fullmatch(key)}
-    _login(settings, found)
+def _build_librdkafka(settings: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {key: value for key, value in settings.items() if _KNOWN.fullmatch(key)}
+    add_librdkafka_login(settings, found)
     _authorities(settings, found)
     _client_certificate(settings, found)
     if found.get("ssl.endpoint.identification.algorithm") == "":
@@ -152,17 +154,7 @@ def _build_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _login(settings: Mapping[str, str], found: dict[str, str]) -> None:
-    login = settings.get("sasl.jaas.config", "")
-    if not _LOGIN_MODULES.search(login.partition("required")[0]):
-        return
-    for name in ("username", "password"):
-        if written := re.search(_JAAS_VALUE.format(name), login):
-            text = re.sub(r"\\(.)", r"\1", written[1]) if written[1] is not None else written[2]
-            found.setdefault(f"sasl.{name}", text)
-
-
-def _authorities(settings: Mapping[str, str], found: dict[str, str]) -> None:
+def _authorities(settings: Mapping[str, str], found: dict[str, Any]) -> None:
     if found.keys() & {"ssl.ca.location", "ssl.ca.pem"}:
         return
     if (text := settings.get("ssl.truststore.certificates")) is not None:
@@ -180,7 +172,7 @@ def _authorities(settings: Mapping[str, str], found: dict[str, str]) -> None:
         found["ssl.ca.location"] = location
 
 
-def _client_certificate(settings: Mapping[str, str], found: dict[str, str]) -> None:
+def _client_certificate(settings: Mapping[str, str], found: dict[str, Any]) -> None:
     if any(f"ssl.certificate.{form}" in found for form in ("location", "pem")):
         return
     if chain := settings.get("ssl.keystore.certificate.chain"):
@@ -210,32 +202,17 @@ def _client_certificate(settings: Mapping[str, str], found: dict[str, str]) -> N
         )
 
 
-_JAVA_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
 _PLAIN_KEY = "-----BEGIN PRIVATE KEY-----"
 
 
 def _build_java(settings: Mapping[str, str]) -> dict[str, str]:
     left = {key: value for key, value in settings.items() if not key.startswith(REGISTRY)}
-    _java_login(left)
+    add_java_login(left)
     _java_authorities(left)
     _java_client_certificate(left)
     if left.get("ssl.endpoint.identification.algorithm", "").lower() == NO_HOST_CHECK:
         left["ssl.endpoint.identification.algorithm"] = ""
     return left
-
-
-def _java_login(left: dict[str, str]) -> None:
-    if "sasl.mechanisms" in left:
-        left.setdefault("sasl.mechanism", left.pop("sasl.mechanisms"))
-    user, password = left.pop("sasl.username", None), left.pop("sasl.password", None)
-    module = _JAVA_LOGIN_MODULES.get(left.get("sasl.mechanism", "").upper())
-    if user is not None and password is not None and module is not None:
-        login = f'{module} required username="{_escaped(user)}" password="{_escaped(password)}";'
-        left.setdefault("sasl.jaas.config", login)
 
 
 def _java_authorities(left: dict[str, str]) -> None:
@@ -305,15 +282,12 @@ def _java_key(text: str, origin: str, password: str | None) -> str:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
 _KAFKA = """
     bootstrap.servers client.id client.rack client.dns.lookup security.protocol
     sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.jaas.config sasl.kerberos.service.name
     sasl.client.callback.handler.class sasl.login.callback.handler.class sasl.login.class
-    sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.scope
+    sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.scope sasl.oauthbearer.method
+    sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
     ssl.truststore.location ssl.truststore.password ssl.truststore.type ssl.truststore.certificates
     ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.keystore.key
     ssl.keystore.certificate.chain ssl.key.password ssl.key.location ssl.ca.location ssl.certificate.location

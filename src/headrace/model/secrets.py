@@ -17,7 +17,7 @@ REDACTED = "***"
 SHORTEST = 4  # redacting shorter values would also hide unrelated text
 
 SECRET_KEYS = (
-    r"password|passwd|passphrase|secret|token|credential|jaas|access[._-]?key|api[._-]?key|account[._-]?key"
+    r"password|passwd|passphrase|secret|token|credential|jaas|access[._-]?key|api[._-]?key|account[._-]?key|connection[._-]?string"
     r"|private[._-]?key|ssl[.]key[.]pem|ssl[.]keystore[.]key|user[.]info"
 )
 """Parts of the names of settings whose values are secret; Spark and Java write such patterns alike."""

@@ -21,6 +21,7 @@ from ruamel.yaml.scalarstring import LiteralScalarString
 from headrace.declare.spec_values import build_values, find_variables
 from headrace.errors import CommandLineError
 from headrace.model.project import ProjectSettings
+from headrace.project.engine import find_session_support
 from headrace.project.template.files import own_requirement
 from headrace.runtime.defaults import default_master
 from headrace.runtime.places import cache_folder
@@ -149,12 +150,14 @@ WantedBy=timers.target
 
 def _image(one: Deployment) -> Mapping[str, str]:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-    requirement = own_requirement().replace("headrace[test]", "headrace" if one.volume else "headrace[s3]")
+    extras = ["s3"] * (one.volume is None) + ["msk"] * ("msk" in find_session_support(one.settings).jar_sets)
+    name = f"headrace[{','.join(extras)}]" if extras else "headrace"
+    requirement = own_requirement().replace("headrace[test]", name)
     packages = shlex.join([requirement, *one.settings.cluster.packages])
-    main, fetch = IMAGE_MAIN, "ensure_jars('spark')"
+    main, fetch = IMAGE_MAIN, f"ensure_jars({', '.join(map(repr, ['spark', *extras]))})"
     if one.volume is None:
         own = f"shutil.copy(headrace.storage.s3.spark.JAR, '{IMAGE_JARS}')"
-        fetch = f"import shutil, headrace.storage.s3.spark; ensure_jars('spark', 's3'); {own}"
+        fetch = f"import shutil, headrace.storage.s3.spark; {fetch}; {own}"
     dockerfile = f"""\
 # Build it in the folder of the pipeline:
 #   docker build -f {{folder}}/Dockerfile -t {one.image} .
@@ -337,8 +340,6 @@ def plan_submission(settings: ProjectSettings, mode: DeployMode, arguments: Sequ
         else:
             spec, archive = Path("pipeline") / spec.name, _pack_folder(settings)
     named = ["run", "--project", str(spec), "--profile", settings.profile]
-    from headrace.storage.s3.spark import find_support
-
     return build_submission(
         settings.name,
         master,
@@ -347,7 +348,7 @@ def plan_submission(settings: ProjectSettings, mode: DeployMode, arguments: Sequ
         memory=settings.memory,
         arguments=[*named, *arguments],
         archive=archive,
-        storage=find_support(settings),
+        storage=find_session_support(settings),
     )
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.project.queries import Queries
     from headrace.run.context import UpdateContext
     from headrace.runtime.session import RunningSpark
+    from headrace.runtime.storage_support import StorageSupport
     from headrace.sinks.delta.table import TableState
     from headrace.sources.requests import Systems
 
@@ -138,7 +139,6 @@ class Engine:
         if self._running is None:
             from headrace.runtime.session import open_spark
             from headrace.runtime.submit import spark_settings
-            from headrace.storage.s3.spark import find_support
 
             settings = self.settings
             self._running = open_spark(
@@ -149,7 +149,7 @@ class Engine:
                 log_file=self.spark_log,
                 redactor=settings.redactor,
                 shared=self._is_shared,
-                storage=find_support(settings),
+                storage=find_session_support(settings),
             )
             spark = self._running.spark
             _LOG.info("Spark %s on %s", spark.version, spark.sparkContext.master)
@@ -273,6 +273,14 @@ class Engine:
         from headrace.project.queries import Queries
 
         return Queries(settings, plan, self.session, self._overrides)
+
+
+def find_session_support(settings: ProjectSettings) -> StorageSupport:
+    """What a session needs for the pipeline's storage and its connections with Kafka."""
+    from headrace.storage.s3.spark import find_support
+
+    is_iam = any(one.needs_iam for one in (settings.kafka, *settings.brokers.named))
+    return find_support(settings).with_jar_sets(["msk"] if is_iam else [])
 
 
 def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:

@@ -188,6 +188,7 @@ class ViewIncrements:
         try:
             facts: dict[str, Any] = {"strategy": strategy, **change, "from": leaves.start}
             facts |= {} if increment.groups is None else {"groups": increment.groups}
+            facts |= {} if strategy in seconds else {"first": True}
             added = increment.added
             with self.split.begin(added, stamp) if expected else SplitRows(accepted=added) as split:
                 committed, rows = begun.commit(

@@ -14,6 +14,7 @@ import psutil
 
 from headrace.errors import STORE_FAILURES, HeadraceError
 from headrace.model.project import BrokerChoice, ProjectSettings
+from headrace.model.secrets import REDACTED, is_secret_key
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
 from headrace.runtime.engine.client import find_engines
@@ -48,7 +49,7 @@ def run_checks(project: ProjectSettings | None = None) -> list[Check]:
         return [*checks, _broker(BrokerChoice(broker_folder(), "outside"), needed=False)]
     choice = project.broker or BrokerChoice(broker_folder(), "outside")
     kafka = _broker(choice, needed=True) if project.kafka.is_embedded else _cluster(project)
-    return [*checks, kafka, _storage(project)]
+    return [*checks, kafka, *_expanded(project), _storage(project)]
 
 
 def _java() -> Check:
@@ -211,6 +212,26 @@ def _cluster(project: ProjectSettings) -> Check:
         return Check("kafka", "fail", f"{servers} does not answer: {error}", remedy)
     topics = [name for name in listed.topics if not name.startswith("__")]
     return Check("kafka", "ok", f"{servers}: brokers: {len(listed.brokers)}, topics: {len(topics)}")
+
+
+def _expanded(project: ProjectSettings) -> list[Check]:
+    """The settings of both clients that follow from the connection of the spec, without their secrets."""
+    kafka = project.kafka
+    if not kafka.written:
+        return []
+    spark, librdkafka = (
+        kafka.for_spark(),
+        {k: v for k, v in kafka.for_librdkafka().items() if isinstance(v, str)},
+    )
+    clients = {"spark": spark, "librdkafka": librdkafka}
+    return [
+        Check(
+            f"kafka for {client}",
+            "ok",
+            ", ".join(f"{key}: {REDACTED if is_secret_key(key) else value}" for key, value in found.items()),
+        )
+        for client, found in clients.items()
+    ]
 
 
 def _refused(error: HeadraceError) -> Check:

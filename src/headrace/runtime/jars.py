@@ -191,7 +191,7 @@ def locale_variables() -> dict[str, str]:
     return {} if "UTF8" in locale.upper().replace("-", "") else {"LC_ALL": "C.UTF-8"}
 
 
-JarSet = Literal["spark", "broker", "s3"]
+JarSet = Literal["spark", "broker", "s3", "msk"]
 
 
 @dataclass(frozen=True)

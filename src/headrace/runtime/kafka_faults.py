@@ -14,13 +14,14 @@ from pathlib import Path
 
 from headrace import errors
 from headrace.errors import HeadraceError
+from headrace.model.kafka_logins import IAM, OAUTH, mechanism_of
 from headrace.model.kafka_settings import KafkaConnection
 
 _LOOK_S = 2.0
 
 _LOGIN = re.compile(
     r"_AUTHENTICATION|SASL authentication error|SaslAuthenticationException|Authentication failed"
-    r"|IllegalSaslStateException|UnsupportedSaslMechanismException|SASL_AUTHENTICATION_FAILED"
+    r"|LoginException|IllegalSaslStateException|UnsupportedSaslMechanismException|SASL_AUTHENTICATION_FAILED"
 )
 _TLS = re.compile(r"\b_SSL\b|SSL handshake failed|SslAuthenticationException|SSLHandshakeException")
 _FORBIDDEN = re.compile(
@@ -159,14 +160,32 @@ def _login_refused(connection: KafkaConnection, text: str) -> errors.KafkaLoginE
     user = connection.for_librdkafka().get("sasl.username")
     mechanism = _mechanism(connection)
     who = f"user `{user}`" if user else "this client"
+    key, remedy = _login_remedy(connection)
     return _login(
         connection,
         f"the Kafka cluster at {connection.bootstrap_servers} refuses the login of {who} with {mechanism}",
-        "sasl.password",
-        "check sasl.username and sasl.password; a cluster does not report which of the two is wrong",
+        key,
+        remedy,
         facts=[f"Kafka's client reports: {_last(text)}"],
         user=user,
     )
+
+
+def _login_remedy(connection: KafkaConnection) -> tuple[str, str]:
+    """The setting that a refused login is about, and what to check."""
+    if mechanism_of(connection.settings) == IAM:
+        return (
+            "sasl.jaas.config",
+            "check that the role or user of AWS may `kafka-cluster:Connect` to the cluster",
+        )
+    oauth = mechanism_of(connection.settings) == OAUTH
+    user, word = (
+        ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
+        if oauth
+        else ("sasl.username", "sasl.password")
+    )
+    names = f"{connection.name(user)} and {connection.name(word)}"
+    return word, f"check {names}; a cluster does not report which of the two is wrong"
 
 
 def _login(
@@ -177,7 +196,11 @@ def _login(
         location=connection.place(key, *_nearby(key)),
         facts=[*facts, "there is no retry"],
         remedies=[remedy],
-        params={"bootstrap_servers": connection.bootstrap_servers, "key": f"kafka.{key}", **params},
+        params={
+            "bootstrap_servers": connection.bootstrap_servers,
+            "key": f"kafka.{connection.name(key)}",
+            **params,
+        },
     )
 
 
@@ -193,7 +216,7 @@ def _tls(
         location=connection.place(key, *others.get(key, []), "security.protocol", "bootstrap.servers"),
         facts=[*facts],
         remedies=[remedy],
-        params={"bootstrap_servers": connection.bootstrap_servers, "key": f"kafka.{key}"},
+        params={"bootstrap_servers": connection.bootstrap_servers, "key": f"kafka.{connection.name(key)}"},
     )
 
 
@@ -221,8 +244,8 @@ def _forbidden(connection: KafkaConnection, text: str, found: re.Match[str]) -> 
 
 
 def _mechanism(connection: KafkaConnection) -> str:
-    settings = connection.settings
-    return settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "GSSAPI")).upper()
+    """The mechanism that librdkafka sends."""
+    return mechanism_of(connection.for_librdkafka())
 
 
 def _last(text: str) -> str:

@@ -1,9 +1,9 @@
-"""What a kind of object storage adds to a Spark session: jars, settings and credentials."""
+"""What object storage and Kafka's logins add to a Spark session: jars, settings and credentials."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.runtime.fetch import ensure_jars
@@ -28,6 +28,9 @@ class StorageSupport:
 
     passing: Callable[[], Collection[str]] = field(default=tuple, compare=False)
     """Returns secrets that each command has anew. They are no part of an engine's key."""
+
+    def with_jar_sets(self, names: Collection[JarSet]) -> StorageSupport:
+        return replace(self, jar_sets=(*self.jar_sets, *names)) if names else self
 
     def ensure_jars(self) -> tuple[Path, ...]:
         """Returns the paths of the jars; downloads missing ones."""

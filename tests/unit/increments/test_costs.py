@@ -14,6 +14,8 @@ from headrace.increments.costs import Costs, faded, is_small, with_attempt
 from headrace.increments.increment import NotIncrementalError
 from headrace.model.declarations import RefreshPolicy
 from headrace.run.increments import reason_of
+from headrace.storage.row_counts import refresh_seconds
+from headrace.storage.table_log import LoggedCommit
 
 MB = 10**6
 COSTS = Costs(
@@ -113,6 +115,18 @@ def test_a_slow_strategy_is_tried_again_some_day() -> None:
     for _ in range(10):
         seconds = {**faded(seconds, "full"), "full": 5.0}
     assert seconds["merge"] < 5.0
+
+
+def test_the_seconds_of_a_first_increment_count_less() -> None:
+    """It also compiles its code: a second one shows what it takes."""
+    first = {"began": 1, "increment": {"strategy": "keys", "first": True}, "seconds": {"full": 5.0}}
+    again = {**first, "increment": {"strategy": "keys"}}
+    assert refresh_seconds(_refresh(first, 6001)) == {"full": 5.0, "keys": 4.0}
+    assert refresh_seconds(_refresh(again, 6001)) == {"full": 5.0, "keys": 6.0}
+
+
+def _refresh(metadata: dict[str, Any], timestamp_ms: int) -> LoggedCommit:
+    return LoggedCommit(1, timestamp_ms, metadata, {}, "WRITE", "Headrace", True)
 
 
 def test_files_are_not_left_out_by_dates_that_python_does_not_have() -> None:

@@ -182,6 +182,7 @@ def test_librdkafka_knows_every_setting_that_it_is_given(name: str) -> None:
         "security.protocol": "plaintext",
         "sasl.mechanism": "PLAIN",
         "sasl.mechanisms": "PLAIN",
+        "sasl.oauthbearer.method": "oidc",
         "ssl.endpoint.identification.algorithm": "https",
         "ssl.cipher.suites": "ECDHE-RSA-AES128-GCM-SHA256",
     }.get(name, "1000")
