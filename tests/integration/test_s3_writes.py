@@ -302,5 +302,5 @@ def test_the_requests_of_a_commit_do_not_grow_with_the_log(lake: Lake) -> None:
         append(lake, "cost", number)
         costs.append(lake.proxy.count("cost/").total())
     assert max(costs[1:]) <= _MOST_REQUESTS_OF_A_COMMIT, costs
-    assert costs[8] == costs[2], costs
+    assert costs[8] <= costs[2], costs
     assert lake.spark.read.format("delta").load(lake.path("cost")).count() == 9
