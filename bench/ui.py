@@ -144,7 +144,7 @@ def _row(
             "update_id": update,
             "flow_name": flow,
             "dataset_name": name,
-            "batch_id": details.get("batch") if kind == "batch_steps" else None,
+            "batch_id": details.get("batch") or details.get("commit", {}).get("version"),
         },
         "timestamp": at,
         "message": f"Flow '{flow}' has committed a batch to '{name}': 1,000 rows."

@@ -156,7 +156,10 @@ def rejected(view: PipelineView, request: Request) -> Mapping[str, Any]:
     sample.allow(view)
     name, reason = find_name(view, request), request.query_params.get("reason")
     found = find_quarantine(name, view.settings.storage)
-    chosen = RowFilter(reason=reason and reason.partition(": ")[0])
+    # A reason is an expectation, or a kind with a name.
+    expectations = {one["name"] for one in _definition(view, str(name)).get("expectations", ())}
+    kind = reason and reason.partition(": ")[0]
+    chosen = RowFilter(reason=reason if reason in expectations else kind)
     rows = None if found is None else found.read(chosen, sample.LIMIT)
     command = f"headrace quarantine show {view.short(str(name))} --limit {sample.LIMIT}"
     return sample.table(view, f"Rejected rows of {view.short(str(name))}", rows, command)
@@ -186,13 +189,14 @@ def series(view: PipelineView, request: Request) -> Mapping[str, Any]:
         view.name,
         _BATCHES,
     )[::-1]
-    steps = {(one["flow"], one["batch"]): one["steps"] for one in _steps(view, batches)}
+    steps = {(one["upd"], one["flow"], one["batch"]): one["steps"] for one in _steps(view, batches)}
     columns = ("rows", "rejected", "duration_ms", "lag", "latency_s", "version")
     return {
         "at": [row["at"] / 1_000_000 for row in batches],
         **{name: [row[name] for row in batches] for name in columns},
         "steps": {
-            name: [steps.get((row["flow"], row["batch"]), {}).get(name) for row in batches] for name in STEPS
+            name: [steps.get((row["upd"], row["flow"], row["batch"]), {}).get(name) for row in batches]
+            for name in STEPS
         },
     }
 
@@ -203,7 +207,7 @@ def _steps(view: PipelineView, batches: list[dict[str, Any]]) -> Iterator[dict[s
         return
     for flow in {row["flow"] for row in batches}:
         found = view.query(
-            "SELECT flow, batch, details FROM events WHERE flow = ? AND type = 'batch_steps' "
+            "SELECT upd, flow, batch, details FROM events WHERE flow = ? AND type = 'batch_steps' "
             "AND pipeline = ? ORDER BY seq DESC LIMIT ?",
             flow,
             view.name,
@@ -211,4 +215,4 @@ def _steps(view: PipelineView, batches: list[dict[str, Any]]) -> Iterator[dict[s
         )
         for row in found:
             details = json.loads(row["details"])["batch_steps"]
-            yield {"flow": flow, "batch": row["batch"] or details["batch"], "steps": details["steps_ms"]}
+            yield {**row, "batch": details["batch"], "steps": details["steps_ms"]}

@@ -23,7 +23,8 @@ from headrace.runtime.places import cache_folder
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table
 
-_FORMAT = 2  # another number makes all indexes again
+_FORMAT = 3  # another number makes all indexes again
+_LOCKED_S = 60  # Another process may be adding a file
 _ROWS = 4096  # rows of a file that are in memory at once
 _KEPT = timedelta(days=90)  # as long as the event log keeps its events
 _ORIGIN = ("pipeline_name", "flow_name", "dataset_name", "update_id", "batch_id")
@@ -34,6 +35,7 @@ _COLUMNS = (
 
 UPDATE_TYPES = "type IN ('create_update', 'update_progress')"
 _SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS log (id TEXT);
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS events (
     id BLOB PRIMARY KEY, seq INTEGER, at INTEGER, pipeline TEXT, type TEXT, level TEXT, flow TEXT,
@@ -72,6 +74,7 @@ CREATE TABLE IF NOT EXISTS definitions (
     PRIMARY KEY (pipeline, type, name)) WITHOUT ROWID;
 PRAGMA user_version = {_FORMAT};
 """
+_TABLES = ("files", "events", "batches", "hours", "flows", "definitions")
 _NEW_EVENT = f"INSERT OR IGNORE INTO events VALUES ({', '.join('?' * 12)})"
 _NEW_BATCH = f"INSERT OR IGNORE INTO batches VALUES ({', '.join('?' * 15)})"
 _NEW_DEFINITION = (
@@ -127,8 +130,9 @@ class EventIndex:
         """Read the files that the index lacks; return their number. `each`: is called after each file."""
         if not is_table(self.log):
             return 0
-        listed = _list_files(self.log)
+        id, listed = _list_files(self.log)
         with closing(self._connect()) as connection:
+            self._check_log(connection, id)
             held = {path for (path,) in connection.execute("SELECT path FROM files")}
             new = [path for path in listed if path not in held]
             for number, path in enumerate(new):
@@ -144,6 +148,17 @@ class EventIndex:
                 connection.commit()
         self.progress = Progress(len(listed), len(listed))
         return len(new)
+
+    def _check_log(self, connection: sqlite3.Connection, id: str) -> None:
+        """Empty the index if another event log is at the same place, as of a storage that was made again."""
+        known = connection.execute("SELECT id FROM log").fetchone()
+        if known == (id,):
+            return
+        for table in _TABLES if known is not None else ():
+            connection.execute(f"DELETE FROM {table}")
+        connection.execute("DELETE FROM log")
+        connection.execute("INSERT INTO log VALUES (?)", (id,))
+        connection.commit()
 
     def _add(self, connection: sqlite3.Connection, path: str) -> None:
         """Add the events of a file in one transaction. Events that are held already stay as they are."""
@@ -166,20 +181,22 @@ class EventIndex:
         connection.execute("DELETE FROM hours WHERE hour < ?", (before // 3_600_000_000,))
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.file, timeout=10)
+        connection = sqlite3.connect(self.file, timeout=_LOCKED_S)
         # Pages read few rows at a time, and one process serves them.
         connection.executescript("PRAGMA cache_size = -4000; PRAGMA synchronous = NORMAL")
         return connection
 
 
-def _list_files(log: Location) -> list[str]:
-    """The files of the newest version, the newest events first."""
-    actions = open_delta(log).get_add_actions(flatten=True)
+def _list_files(log: Location) -> tuple[str, list[str]]:
+    """The id of the table, and the files of its newest version, the newest events first."""
+    table = open_delta(log)
+    actions = table.get_add_actions(flatten=True)
     paths = actions.column("path").to_pylist()
     is_known = "max.timestamp" in actions.schema.names
     newest = actions.column("max.timestamp").to_pylist() if is_known else [None] * len(paths)
     order = [at.timestamp() if isinstance(at, datetime) else 0.0 for at in newest]
-    return [path for _, path in sorted(zip(order, paths, strict=True), reverse=True)]
+    newest_first = sorted(zip(order, paths, strict=True), reverse=True)
+    return str(table.metadata().id), [path for _, path in newest_first]
 
 
 def _read_parquet(data: bytes) -> Iterator[list[dict[str, Any]]]:

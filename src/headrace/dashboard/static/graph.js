@@ -62,15 +62,13 @@ function drawNode(node, at, form) {
   return top;
 }
 
-function path(points) {
-  const [start, ...rest] = points;
-  let text = `M${start.x},${start.y}`;
-  for (let i = 0; i < rest.length - 1; i++) {
-    const here = rest[i], next = rest[i + 1];
-    text += i < rest.length - 2 ? ` Q${here.x},${here.y} ${(here.x + next.x) / 2},${(here.y + next.y) / 2}` : ` Q${here.x},${here.y} ${next.x},${next.y}`;
-  }
-  if (rest.length === 1) text += ` L${rest[0].x},${rest[0].y}`;
-  return text;
+// From the right side of a node to the left side of the next, level at both ends.
+function path(from, middle, to) {
+  const points = [{ x: from.x + from.width / 2, y: from.y }, ...middle, { x: to.x - to.width / 2, y: to.y }];
+  return points.slice(1).reduce((text, next, i) => {
+    const half = (next.x - points[i].x) / 2;
+    return `${text} C${points[i].x + half},${points[i].y} ${next.x - half},${next.y} ${next.x},${next.y}`;
+  }, `M${points[0].x},${points[0].y}`);
 }
 
 function draw(data) {
@@ -83,7 +81,7 @@ function draw(data) {
   const flowing = new Set(data.nodes.filter((one) => one.flows).map((one) => one.id));
   const svg = make("svg", { viewBox: `0 0 ${size.width} ${size.height}`, role: "group", "aria-label": "Datasets" });
   for (const edge of layout.edges()) {
-    svg.append(make("path", { class: `edge${flowing.has(edge.w) ? " flowing" : ""}`, d: path(layout.edge(edge).points) }));
+    svg.append(make("path", { class: `edge${flowing.has(edge.w) ? " flowing" : ""}`, d: path(layout.node(edge.v), layout.edge(edge).points.slice(1, -1).filter((_, i, all) => all.length > 1), layout.node(edge.w)) }));
   }
   for (const node of data.nodes) svg.append(drawNode(node, layout.node(node.id), form));
   const { scrollLeft, scrollTop } = box;
