@@ -54,7 +54,9 @@ def batch(number: int, **facts: Any) -> BatchCommitted:
 
 
 def counts(index: EventIndex) -> dict[str, Any]:
-    found = index.query("SELECT sum(rows) AS rows, sum(rejected) AS rejected, sum(batches) AS n FROM hours")[0]
+    found = index.query("SELECT sum(rows) AS rows, sum(rejected) AS rejected, sum(batches) AS n FROM hours")[
+        0
+    ]
     flow = index.query("SELECT rows, rejected, batches AS n FROM flows WHERE upd = 'u1'")
     assert [found] == flow
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,9 @@ from headrace.errors import PackageMissingError
 from headrace.model.project import ProjectSettings
 
 if TYPE_CHECKING:
-    from headrace.dashboard.server import Address, Dashboard
+    from headrace.dashboard.server import Dashboard
 
-EXTRA = 'pip install "headrace[ui]"'
+_HOST = "127.0.0.1"
 
 
 @verb(
@@ -29,7 +29,7 @@ EXTRA = 'pip install "headrace[ui]"'
 )
 @option("--pipeline NAME", "Show only this pipeline; default: all pipelines of the storage.", name="only")
 @option("--port N", "The port; default: 7117, or the next free one.", click.IntRange(0, 65535))
-@option("--host ADDRESS", "Listen on this address of the machine.", default="127.0.0.1")
+@option("--host ADDRESS", "Listen on this address of the machine.", default=_HOST)
 @option(
     "--allowed-host NAME",
     "Also answer requests for this host, such as that of a proxy; repeatable.",
@@ -51,66 +51,61 @@ def ui(
     with a token; whoever has the link sees the dashboard. It listens on this machine only, unless --host
     names another address. Ctrl-C ends it.
     """
-    address_of = require_dashboard()
-    address = address_of(host=host, port=port, allowed=allowed)
-    dashboard = open_dashboard(invocation.stored(anywhere=True), address, only)
-    announce(invocation.output, dashboard, opens=not no_open)
+    # A storage that is named needs no pipeline beside it.
+    settings = invocation.stored(anywhere=invocation.storage is not None)
+    dashboard = _open(settings, only, host, port, allowed)
+    _announce(invocation.output, dashboard, opens=not no_open)
     dashboard.serve()
     return Result(data=None)
 
 
-def require_dashboard() -> type[Address]:
-    """The class of addresses; raises `PackageMissingError` if the extra is not installed."""
+@contextmanager
+def beside_run(output: Output, settings: ProjectSettings) -> Iterator[None]:
+    """Serve the dashboard while a run goes on."""
+    dashboard = _open(settings)
+    from headrace.dashboard.server import serving
+
+    if output.is_json:
+        output.line({"note": f"dashboard: {dashboard.link}"})
+    else:
+        _announce(output, dashboard, opens=True)
+    with serving(dashboard):
+        yield
+
+
+def _open(
+    settings: ProjectSettings,
+    only: str | None = None,
+    host: str = _HOST,
+    port: int | None = None,
+    allowed: Sequence[str] = (),
+) -> Dashboard:
+    """A dashboard that listens; raises `PackageMissingError` without the packages of the extra."""
     try:
-        import jinja2  # noqa: F401 - all of them are needed
-        import sse_starlette  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
+        from headrace.dashboard.server import Address, Dashboard
     except ModuleNotFoundError as error:
+        if (error.name or "").startswith("headrace"):
+            raise
         raise PackageMissingError(
             f"the dashboard needs the Python package `{error.name}`, which is not installed",
             facts=("the extra headrace[ui] has all packages of the dashboard",),
-            remedies=(f"install them:   {EXTRA}",),
+            remedies=('install them:   pip install "headrace[ui]"',),
             params={"package": error.name},
         ) from error
-    from headrace.dashboard.server import Address
-
-    return Address
+    return Dashboard(settings, Address(host=host, port=port, allowed=allowed), only)
 
 
-def open_dashboard(settings: ProjectSettings, address: Address, only: str | None = None) -> Dashboard:
-    from headrace.dashboard.server import Dashboard
-
-    return Dashboard(settings, address, only)
-
-
-def announce(output: Output, dashboard: Dashboard, *, opens: bool) -> None:
+def _announce(output: Output, dashboard: Dashboard, *, opens: bool) -> None:
     """Print the link, and open it where a person has a browser."""
     from headrace.dashboard.server import open_browser
 
-    if not dashboard.address.is_loopback:
-        output.note(
-            f"warning: the dashboard listens on {dashboard.address.host}, without encryption: whoever sees "
-            "the traffic sees the token"
-        )
+    address = dashboard.address
+    if not address.is_loopback:
+        traffic = "without encryption: whoever sees the traffic sees the token"
+        output.note(f"warning: the dashboard listens on {address.host}, {traffic}")
     if output.is_json:
         output.line({"url": dashboard.link})
     else:
         output.note(f"Dashboard  {dashboard.link}")
     if opens and output.is_terminal:
         open_browser(dashboard.link)
-
-
-@contextmanager
-def beside_run(output: Output, settings: ProjectSettings) -> Iterator[None]:
-    """Serve the dashboard while a run goes on."""
-    address_of = require_dashboard()
-    from headrace.dashboard.server import serving
-
-    dashboard = open_dashboard(settings, address_of())
-    if output.is_json:
-        output.line({"note": f"dashboard: {dashboard.link}"})
-    else:
-        announce(output, dashboard, opens=True)
-    with serving(dashboard):
-        yield
