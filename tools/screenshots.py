@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="default.silver")
     parser.add_argument("--topic", default="sales")
     parser.add_argument("--only", default="")
+    parser.add_argument("--dark", default="graph,dataset", help="the pages that are also drawn in dark")
     parser.add_argument("--full", action="store_true", help="the whole page, and not one screen of it")
     given = parser.parse_args()
     given.to.mkdir(parents=True, exist_ok=True)
@@ -101,7 +102,9 @@ def main() -> None:
                 updates = re.findall(r"update\?id=([^\"&]+)", html)
                 assert pipeline is not None and updates
                 for name, path in pages(pipeline[1], updates[0], given.dataset, given.topic).items():
-                    if given.only and name not in given.only.split(","):
+                    if name not in (given.only or name).split(","):
+                        continue
+                    if scheme == "dark" and name not in given.dark.split(","):
                         continue
                     page.goto(f"http://127.0.0.1:{dashboard.port}{path}")
                     settle(page)

@@ -23,8 +23,9 @@ _logger = logging.getLogger(__name__)
 
 _LOOK_S, _REMOTE_LOOK_S = 0.5, 5.0  # between two looks at the event log; in an object store, each has a price
 _STATUS_S, _REMOTE_STATUS_S = 2.0, 15.0  # between two readings of the status
+_QUIET = 4  # The status of a bucket is read so many times less often while its event log does not change
 _SHARE = 4  # A status that takes long is read less often: it may take a fourth of the time
-_HEALTH_S = 60.0
+_HEALTH_S, _REMOTE_HEALTH_S = 60.0, 600.0
 _WATCHED_S = 60.0  # how long after the last request the storage is followed
 
 
@@ -88,19 +89,22 @@ class Watcher:
         is_local = self.settings.storage.root.is_local
         look_s = _LOOK_S if is_local else _REMOTE_LOOK_S
         status_s = _STATUS_S if is_local else _REMOTE_STATUS_S
-        status_due = health_due = 0.0
+        health_s = _HEALTH_S if is_local else _REMOTE_HEALTH_S
+        status_due = quiet_due = health_due = 0.0
         while not self._stopped.is_set():
             began = time.monotonic()
             try:
-                self._sync()
-                if began >= status_due:
+                if self._sync():
+                    quiet_due = status_due
+                if began >= max(status_due, quiet_due):
                     self._read_statuses()
                     took = time.monotonic() - began
                     status_due = time.monotonic() + max(status_s, _SHARE * took)
+                    quiet_due = 0.0 if is_local else time.monotonic() + _QUIET * status_s
                 if self.is_ready.is_set() and began >= health_due:
                     self._read_health()
                     took = time.monotonic() - began
-                    health_due = time.monotonic() + max(_HEALTH_S, 10 * _SHARE * took)
+                    health_due = time.monotonic() + max(health_s, 10 * _SHARE * took)
                 self._report(None)
             except Exception as error:  # A storage that cannot be read now may be readable again.
                 self._report(error)
@@ -109,12 +113,15 @@ class Watcher:
             idle = time.monotonic() - self._asked > _WATCHED_S
             self._wake.wait(10 * _WATCHED_S if idle else look_s)
 
-    def _sync(self) -> None:
+    def _sync(self) -> bool:
+        """Whether the event log has changed; the index then holds the new events."""
         version = newest_version(self.settings.storage.events)
-        if version != self._events:
-            self.index.sync(self._changed)
-            self._events = version
-            self._changed()
+        if version == self._events:
+            return False
+        self.index.sync(self._changed)
+        self._events = version
+        self._changed()
+        return True
 
     def _read_statuses(self) -> None:
         found = {name: self.stored(name).status() for name in self.pipelines}
