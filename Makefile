@@ -29,7 +29,7 @@ screenshots: dev
 	@rm -rf build/screenshots && mkdir -p build
 	@$(BIN)/headrace demo --directory build/screenshots --records 150000 $(ARGS)
 	@cd build/screenshots && ../../$(BIN)/headrace verify > /dev/null && ../../$(BIN)/headrace plan > /dev/null
-	@$(BIN)/python tools/screenshots.py --project build/screenshots
+	@$(BIN)/python tools/screenshots.py --project build/screenshots --live
 
 # As many processes as cores and memory allow (tests/workers.py), each with a Spark session and a broker.
 PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal

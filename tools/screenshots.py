@@ -8,9 +8,12 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[1]
+_WARM_S = 45  # until Spark runs and the curves have some batches
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -60,6 +64,27 @@ def pages(pipeline: str, update: str, dataset: str, topic: str) -> dict[str, str
     }
 
 
+@contextmanager
+def running(project: Path) -> Iterator[None]:
+    """Run the pipeline of the demo, with new records, while the block draws it."""
+    command = [sys.executable, "-m", "headrace"]
+    produce = [*command, "produce", "sales", "--sample", "--rate", "400"]
+    with (project / "run.log").open("w") as log:
+        started = [
+            subprocess.Popen(one, cwd=project, stdout=log, stderr=log)
+            for one in ([*command, "run", "--continuous"], produce)
+        ]
+        try:
+            time.sleep(_WARM_S)
+            yield
+        finally:
+            for one in started:
+                one.send_signal(signal.SIGINT)
+            for one in started:
+                one.wait(60)
+            subprocess.run([*command, "broker", "stop"], cwd=project, stdout=log, stderr=log, check=False)
+
+
 def settle(page: Page) -> None:
     """Wait until a page has its data: the stream is open, and charts and graph are drawn."""
     page.wait_for_selector('[data-live-state="live"]')
@@ -82,11 +107,13 @@ def main() -> None:
     parser.add_argument("--topic", default="sales")
     parser.add_argument("--only", default="")
     parser.add_argument("--dark", default="graph,dataset", help="the pages that are also drawn in dark")
+    parser.add_argument("--live", action="store_true", help="run the pipeline of the demo meanwhile")
     parser.add_argument("--full", action="store_true", help="the whole page, and not one screen of it")
     given = parser.parse_args()
     given.to.mkdir(parents=True, exist_ok=True)
     dashboard = Dashboard(load_project(given.project), Address(port=0))
-    with serving(dashboard), chromium() as browser:
+    run = running(given.project) if given.live else nullcontext()
+    with run, serving(dashboard), chromium() as browser:
         for scheme in given.schemes.split(","):
             for width in map(int, given.widths.split(",")):
                 context = browser.new_context(

@@ -133,22 +133,28 @@ class _Pages:
     def _redacted(self, data: Mapping[str, Any]) -> Any:
         return self._site.settings.redactor.data(dict(data))
 
-    def _error(self, status: int, title: str, error: Mapping[str, Any] | None = None) -> Response:
-        page = self._templates.get_template("error.html")
+    def _error(
+        self, request: Request, status: int, title: str, error: Mapping[str, Any] | None = None
+    ) -> Response:
+        # A button gets a part of a page.
+        is_part = request.headers.get("hx-request") == "true"
+        page = self._templates.get_template("error_part.html" if is_part else "error.html")
         text = page.render(title=title, error=error, view=None, revision=self._site.watcher.revision)
         return Response(text, status, media_type="text/html")
 
     async def refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return self._error(error.status_code, error.detail)
+        return self._error(request, error.status_code, error.detail)
 
     async def failed(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HeadraceError)
         shown = self._site.settings.redactor.error(error)
-        return self._error(503 if error.transient else 500, shown.summary, shown.to_dict())
+        return self._error(request, 503 if error.transient else 500, shown.summary, shown.to_dict())
 
     async def broken(self, request: Request, error: Exception) -> Response:
-        return self._error(500, f"The page failed: {type(error).__name__}. The terminal has the details.")
+        return self._error(
+            request, 500, f"The page failed: {type(error).__name__}. The terminal has the details."
+        )
 
 
 async def _live(site: Site, request: Request) -> Response:

@@ -22,8 +22,19 @@ _TONES = {
     **dict.fromkeys(_GOOD, "good"),
     "running": "busy",
 }
-ORDER = (*_BAD, *_LATE, "unknown", "running", "stopped", "new", *_GOOD)
-"""The states from the worst to the best, for what has several of them."""
+_ORDER = (
+    *_BAD,
+    "retrying",
+    "reconnecting",
+    "skipped",
+    "running",
+    *_LATE,
+    "unknown",
+    "stopped",
+    "new",
+    *_GOOD,
+)
+"""The states for what has several of them: trouble first, then work, then rest."""
 
 
 def tone(state: str | None) -> str:
@@ -32,7 +43,7 @@ def tone(state: str | None) -> str:
 
 
 def worst(states: Any) -> str | None:
-    return min(states, key=lambda one: ORDER.index(one) if one in ORDER else len(ORDER), default=None)
+    return min(states, key=lambda one: _ORDER.index(one) if one in _ORDER else len(_ORDER), default=None)
 
 
 def address(page: str, pipeline: str | None = None, **query: Any) -> str:

@@ -120,6 +120,10 @@ document.addEventListener("click", async (event) => {
   }
 });
 
+// An error of a button is shown in its place.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.xhr.status >= 400) { event.detail.shouldSwap = true; event.detail.isError = false; }
+});
 document.addEventListener("htmx:afterSwap", () => writeTimes());
 for (const one of document.querySelectorAll("[data-live][id]")) one.dataset.html = one.innerHTML;
 writeTimes();
