@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -95,11 +95,9 @@ class Guard:
         """Whether a browser has sent the request for a page of ours, or for a link that a person opens."""
         origins = headers.getlist("origin")
         if origins:
-            parts = urlsplit(origins[0])
-            known = parts.scheme in ("http", "https") and self._knows(parts.hostname or "")
-            # Another port of this machine is another site.
-            same = parts.netloc.lower() == headers["host"].lower()
-            return len(origins) == 1 and known and same
+            # Another port of this machine is another site, too.
+            own = headers["host"].lower()
+            return [one.lower() for one in origins] in ([f"http://{own}"], [f"https://{own}"])
         is_opened = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
         return is_opened or headers.get("sec-fetch-site", "none") in ("same-origin", "none")
 

@@ -61,7 +61,14 @@ def test_every_route_refuses_another_host_and_another_site(dashboard: Dashboard)
     for path in every_path(dashboard):
         for host in ("evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "", "127.0.0.1:x"):
             assert ask(dashboard, path, Host=host).status_code == 421, (path, host)
-        for origin in ("http://evil.example", "null", "http://127.0.0.1:1", f"{own}.evil.example"):
+        for origin in (
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:1",
+            f"{own}.evil.example",
+            "http://[bad",
+            "",
+        ):
             assert ask(dashboard, path, Origin=origin).status_code == 403, (path, origin)
         assert ask(dashboard, path, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status_code == 403
         assert ask(dashboard, path, Sec_Fetch_Site="same-site", Sec_Fetch_Mode="cors").status_code == 403
