@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 
 from headrace.dashboard.app import DATA, PAGES
 from headrace.dashboard.server import Address, Dashboard, serving
+from headrace.plan.explain import Explanation
 from headrace.project.last_results import keep_result
 from headrace.project.pipeline import Pipeline
 from landing import Site
@@ -258,6 +259,24 @@ def test_a_page_learns_of_a_new_update_without_a_reload(shown: Shown) -> None:
         shown.site.run()
         assert any(line.startswith(b"data:") and line != known for line in lines)
     until(lambda: shown.text("@/updates").count("20") > before, "the page has no new update")
+
+
+def test_the_graph_shows_what_a_plan_would_change(shown: Shown) -> None:
+    before = (shown.site.root / "visits.py").read_text()
+    more = "\n@hr.materialized_view\ndef best():\n    return spark.read.table('pages').limit(1)\n"
+    (shown.site.root / "visits.py").write_text(before + more)
+    with Pipeline.load(shown.site.root) as pipeline:
+        keep_result(shown.dashboard.settings, "plan", Explanation(pipeline.plan()).to_json())
+    (shown.site.root / "visits.py").write_text(before)
+    found = shown.get("@/graph.json").json()
+    signs = {one["label"]: one["sign"] for one in found["nodes"]}
+    assert signs["best"] == "+" and signs["visits"] == ""
+    assert [shown.name("pages"), shown.name("best")] in found["edges"]
+    assert "would change is marked" in shown.text("@/")
+    # What was planned before a run says nothing any more.
+    shown.site.put("d.json", {"id": 4, "page": "good"})
+    shown.site.run()
+    until(lambda: "best" not in shown.get("@/graph.json").text, "the plan is still shown")
 
 
 def test_quoted_names_lead_to_their_pages(shown: Shown) -> None:

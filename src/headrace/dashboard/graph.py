@@ -105,12 +105,14 @@ class _Builder:
         lags = [one.lag for one in flows if one.lag is not None]
         rates = [one.rate for one in flows if one.rate is not None]
         last = None if recent is None else moment(recent["at"])
+        is_planned = status is None and any(one["kind"] == "create" for one in changes)
         return Node(
             id=name,
             label=self.view.short(name),
             kind=kind,
-            link=address("dataset", self.view.name, name=name),
-            state=None if status is None else dataset_state(status),
+            # A planned dataset has no page yet.
+            link=None if is_planned else address("dataset", self.view.name, name=name),
+            state="new" if is_planned else None if status is None else dataset_state(status),
             rows=None if status is None else status.rows,
             rate=sum(rates) if rates else None,
             lag=sum(lags) if lags else None,
