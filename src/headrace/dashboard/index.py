@@ -167,6 +167,9 @@ class EventIndex:
         except FileNotFoundError:
             return  # It was merged into a newer file meanwhile.
         for rows in _read_parquet(data):
+            if self.stopped.is_set():
+                connection.rollback()
+                return
             connection.executemany(_NEW_EVENT, (_event(one) for one in rows))
             connection.executemany(_NEW_BATCH, (_batch(one) for one in rows if one["level"] == "METRICS"))
             defined = (one for one in rows if one["event_type"].endswith("_definition"))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.dashboard.index import EventIndex
+from headrace.dashboard.index import EventIndex, Progress
 from headrace.errors import HeadraceError, first_line
 from headrace.model.project import ProjectSettings
 from headrace.storage.table_log import newest_version
@@ -44,6 +44,10 @@ class Watcher:
     _wake: threading.Event = field(default_factory=threading.Event)
     _asked: float = field(default_factory=time.monotonic)
     _events: int = -2  # the version of the event log that was read
+    _progress: Progress = field(default_factory=Progress)
+    _status_due: float = 0.0
+    _quiet_due: float = 0.0
+    _health_due: float = 0.0
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="headrace-ui", daemon=True)
@@ -80,56 +84,63 @@ class Watcher:
         """The pipeline as the commands know it."""
         from headrace.project.pipeline import Pipeline
 
-        return Pipeline(self.settings if pipeline == self.settings.name else self._other(pipeline))
-
-    def _other(self, pipeline: str) -> ProjectSettings:
-        return replace(self.settings, name=pipeline)
+        return Pipeline(replace(self.settings, name=pipeline))
 
     def _run(self) -> None:
-        is_local = self.settings.storage.root.is_local
-        look_s = _LOOK_S if is_local else _REMOTE_LOOK_S
-        status_s = _STATUS_S if is_local else _REMOTE_STATUS_S
-        health_s = _HEALTH_S if is_local else _REMOTE_HEALTH_S
-        status_due = quiet_due = health_due = 0.0
+        look_s = _LOOK_S if self._is_local else _REMOTE_LOOK_S
         while not self._stopped.is_set():
-            began = time.monotonic()
             try:
-                if self._sync():
-                    quiet_due = status_due
-                if began >= max(status_due, quiet_due):
-                    self._read_statuses()
-                    took = time.monotonic() - began
-                    status_due = time.monotonic() + max(status_s, _SHARE * took)
-                    quiet_due = 0.0 if is_local else time.monotonic() + _QUIET * status_s
-                if self.is_ready.is_set() and began >= health_due:
-                    self._read_health()
-                    took = time.monotonic() - began
-                    health_due = time.monotonic() + max(health_s, 10 * _SHARE * took)
+                # The first status is not to wait for the index of a long event log.
+                self._read_what_is_due()
+                self._sync()
                 self._report(None)
             except Exception as error:  # A storage that cannot be read now may be readable again.
                 self._report(error)
-            self.is_ready.set()
+                self.is_ready.set()
             self._wake.clear()
             idle = time.monotonic() - self._asked > _WATCHED_S
             self._wake.wait(10 * _WATCHED_S if idle else look_s)
 
-    def _sync(self) -> bool:
-        """Whether the event log has changed; the index then holds the new events."""
+    @property
+    def _is_local(self) -> bool:
+        return self.settings.storage.root.is_local
+
+    def _sync(self) -> None:
+        """Let the index have the new events; the status is read between two files."""
         version = newest_version(self.settings.storage.events)
-        if version == self._events:
-            return False
-        self.index.sync(self._changed)
-        self._events = version
-        self._changed()
-        return True
+        if version != self._events:
+            self._quiet_due = 0.0
+            self.index.sync(self._read_what_is_due)
+            self._events = version
+            self._changed()
+
+    def _read_what_is_due(self) -> None:
+        self._changed_by_index()
+        began = time.monotonic()
+        if began >= max(self._status_due, self._quiet_due):
+            status_s = _STATUS_S if self._is_local else _REMOTE_STATUS_S
+            self._read_statuses()
+            ended = time.monotonic()
+            self._status_due = ended + max(status_s, _SHARE * (ended - began))
+            self._quiet_due = 0.0 if self._is_local else ended + _QUIET * status_s
+            self.is_ready.set()
+        elif began >= self._health_due:
+            health_s = _HEALTH_S if self._is_local else _REMOTE_HEALTH_S
+            self._read_health()
+            ended = time.monotonic()
+            self._health_due = ended + max(health_s, 10 * _SHARE * (ended - began))
+
+    def _changed_by_index(self) -> None:
+        """Tell pages that the index has got on."""
+        if self.index.progress != self._progress:
+            self._progress = self.index.progress
+            self._changed()
 
     def _read_statuses(self) -> None:
-        found = {name: self.stored(name).status() for name in self.pipelines}
-        if _shown(found) != _shown(self.statuses):
-            self.statuses = found
+        before = self.statuses
+        self.statuses = {name: self.stored(name).status() for name in self.pipelines}
+        if _shown(before) != _shown(self.statuses):
             self._changed()
-        else:
-            self.statuses = found
 
     def _read_health(self) -> None:
         before, found = self.health, self.stored(self.settings.name).table_health()
