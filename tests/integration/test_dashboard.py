@@ -177,6 +177,8 @@ def test_events_can_be_filtered_and_each_leads_to_its_details(shown: Shown) -> N
     everything, errors = shown.text("@/events"), shown.text("@/events", level="error")
     assert "has committed batch" in everything and "has committed batch" not in errors
     assert "EXPECTATION_FAILED" in errors
+    batches = shown.text("@/events", level="metrics")
+    assert "has committed batch" in batches and "is starting" in everything and "is starting" not in batches
     assert "No event matches." in shown.text("@/events", text="no such text")
     metrics = shown.get("@/events", dataset=shown.name("visits"), level="metrics", text="1 quarantined").text
     event = re.search(r"event\?id=([0-9a-f]+)", metrics)

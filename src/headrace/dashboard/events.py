@@ -46,7 +46,9 @@ def load_events(view: PipelineView, asked: Mapping[str, str]) -> list[dict[str, 
             values.append(value)
     level = asked.get("level", "all")
     if level in LEVELS[1:]:
-        levels = [one.upper() for one in LEVELS[LEVELS.index(level) :]]
+        # `metrics` are the counts of batches alone; the others are levels with those above them.
+        least = LEVELS.index(level)
+        levels = [one.upper() for one in LEVELS[least : least + 1 if level == "metrics" else None]]
         parts.append(f"level IN ({placeholders(levels)})")
         values += levels
     if not asked.get("type"):
