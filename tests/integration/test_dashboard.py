@@ -118,6 +118,7 @@ def paths(shown: Shown) -> list[tuple[str, dict[str, str]]]:
     for path in [*(one[0] for one in PAGES), *(one[0] for one in DATA)]:
         query = {
             "/event": {"id": event[1]},
+            "/facts": {"id": event[1]},
             "/update": {"id": shown.update},
             "/gantt.json": {"id": shown.update},
             "/commit": {"name": shown.name("visits"), "version": "1"},
@@ -165,6 +166,10 @@ def test_an_error_shows_its_line_and_its_remedy(shown: Shown) -> None:
     assert "EXPECTATION_FAILED" in text and f"no bad page {SCRIPT}" in text
     assert "headrace explain EXPECTATION_FAILED" in text
     assert re.search(r"visits\.py:\d+", text) is not None
+    assert '"page": "bad"' not in text
+    facts = re.search(r"facts\?id=([0-9a-f]+)", shown.get("@/update", id=shown.update).text)
+    assert facts is not None and '"page": "bad"' in shown.text("@/facts", id=facts[1])
+    assert "pages up to date" in text  # a view that was refreshed
     bars = shown.get("@/gantt.json", id=shown.update).json()
     assert {"visits", "strict"} <= set(bars["flows"])
     assert [one["rows"] for one in bars["bars"] if one["flow"] == "visits"] == [1]
@@ -220,6 +225,8 @@ def test_rows_appear_only_if_somebody_asks(shown: Shown) -> None:
         assert SECRET not in text, path
         asked = path in ("@/rows", "@/rejected", "@/records")
         assert asked or "rejected-value-of-a-row" not in text, path
+        # The error of the update quotes the row that failed.
+        assert path in ("@/rows", "@/facts") or "&#34;page&#34;: &#34;bad&#34;" not in text, path
     assert "rejected-value-of-a-row" in shown.text("@/rejected", name=shown.name("visits"))
     assert SCRIPT in shown.text("@/rows", name=shown.name("clicks"))
 
@@ -230,7 +237,7 @@ def test_the_spec_can_switch_off_rows(shown: Shown) -> None:
     with serving(dashboard):
         until(lambda: bool(dashboard.site.watcher.statuses), "no status")
         other = replace(shown, dashboard=dashboard)
-        for path in ("@/rows", "@/rejected", "@/records"):
+        for path in ("@/rows", "@/rejected", "@/records", "@/facts"):
             name = shown.topic if path == "@/records" else shown.name("visits")
             answer = other.get(path, name=name)
             assert answer.status_code == 403 and "switched off" in answer.text

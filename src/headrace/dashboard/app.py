@@ -50,6 +50,7 @@ PAGES: tuple[tuple[str, str, Build], ...] = (
     ("/update", "update.html", updates.page),
     ("/events", "events.html", events.listing),
     ("/event", "event.html", events.page),
+    ("/facts", "facts.html", events.facts),
     ("/topics", "topics.html", topics.listing),
     ("/topic", "topic.html", topics.page),
     ("/records", "rows.html", topics.records),

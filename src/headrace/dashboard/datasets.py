@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from headrace.observe.quarantine import QuarantineSummary
+    from headrace.observe.status import DatasetStatus
     from headrace.project.orphans import TableDescription
 
 _BATCHES = 400  # the newest batches that the curves show
@@ -58,6 +59,7 @@ def page(view: PipelineView, request: Request) -> Mapping[str, Any]:
         "readers": [one for one in drawing.nodes if (key, one.id) in drawing.edges],
         "described": _describe(view, name),
         "definition": definition,
+        "errors": list(_errors(status)),
         "code": _code(view, definition),
         "quality": load_quality(view, key),
         "batches": _count_batches(view, key),
@@ -67,6 +69,13 @@ def page(view: PipelineView, request: Request) -> Mapping[str, Any]:
         "quarantine": _quarantine(view, name),
         "shows_rows": view.settings.shows_rows,
     }
+
+
+def _errors(status: DatasetStatus | None) -> Iterator[Mapping[str, Any]]:
+    """The errors of its flows, or of the view itself."""
+    if status is not None:
+        found = [*(one.error for one in status.flows), None if status.view is None else status.view.error]
+        yield from (one for one in found if one is not None)
 
 
 def _definition(view: PipelineView, key: str) -> Mapping[str, Any]:

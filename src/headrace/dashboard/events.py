@@ -10,7 +10,7 @@ from uuid import UUID
 from starlette.exceptions import HTTPException
 
 from headrace.dashboard.index import event_key, moment, placeholders
-from headrace.dashboard.sample import without_values
+from headrace.dashboard.sample import allow, without_values
 from headrace.dashboard.site import PipelineView, required
 from headrace.observe.event_table import query_events, sql_text, sql_time
 
@@ -80,6 +80,20 @@ def _types(view: PipelineView) -> list[str]:
 
 def page(view: PipelineView, request: Request) -> Mapping[str, Any]:
     """One event, with what the log says of it."""
+    event, details = _load(view, request)
+    shown = without_values(details)
+    return {"event": event, "details": shown, "error": shown.get("error")}
+
+
+def facts(view: PipelineView, request: Request) -> Mapping[str, Any]:
+    """The facts of an error, which can quote rows, because somebody has asked."""
+    allow(view)
+    error = _load(view, request)[1].get("error") or {}
+    return {"facts": [view.settings.redactor(str(one)) for one in error.get("facts") or ()]}
+
+
+def _load(view: PipelineView, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An event with its details."""
     try:
         key = event_key(required(request, "id"))
     except ValueError as error:
@@ -89,8 +103,7 @@ def page(view: PipelineView, request: Request) -> Mapping[str, Any]:
         raise HTTPException(404, "There is no such event.")
     event = _shown(found[0])
     text = event["details"] or _logged(view, request.query_params["id"], event)
-    details = {} if text is None else json.loads(text).get(event["type"], {})
-    return {"event": event, "details": without_values(details), "error": details.get("error")}
+    return event, {} if text is None else json.loads(text).get(event["type"], {})
 
 
 def _logged(view: PipelineView, id: str, event: Mapping[str, Any]) -> str | None:

@@ -96,12 +96,14 @@ def load_flows(view: PipelineView, id: str) -> list[FlowLine]:
     states: dict[str, tuple[str, str | None]] = {}
     rows = view.query(
         "SELECT flow, dataset, details FROM events WHERE upd = ? AND pipeline = ? AND type = 'flow_progress' "
-        "AND level <> 'METRICS' ORDER BY seq",
+        "AND (level <> 'METRICS' OR batch IS NULL) ORDER BY seq",
         id,
         view.name,
     )
     for row in rows:
-        status = json.loads(row["details"])["flow_progress"].get("status")
+        # The counts of a refresh are the end of a view; the index keeps their details elsewhere.
+        text = row["details"]
+        status = "COMPLETED" if text is None else json.loads(text)["flow_progress"].get("status")
         if status in _ENDS:
             states[row["flow"]] = status.lower(), row["dataset"]
     sums = view.query("SELECT * FROM flows WHERE upd = ?", id)
@@ -175,6 +177,7 @@ def gantt(view: PipelineView, request: Request) -> Mapping[str, Any]:
     ended = max(span["ended"] or began, began)
     return {
         "flows": [one.flow for one in lines],
+        "names": [view.short(one.flow) if one.flow == one.dataset else one.flow for one in lines],
         "states": [one.state for one in lines],
         "bars": bars,
         "ms": (ended - began) / 1000,

@@ -30,7 +30,7 @@ function drawGantt(host, data) {
   }
   data.flows.forEach((flow, i) => {
     const y = HEAD + i * ROW;
-    const name = flow.replace(/^default\./, ""), room = side < 100 ? 11 : 22;
+    const name = data.names[i], room = side < 100 ? 11 : 22;
     svg.append(node("text", { class: "flow", x: 8, y: y + 19 }, name.length > room ? `${name.slice(0, room - 1)}…` : name), node("line", { class: "base", x1: side, x2: width - 16, y1: y + ROW - 0.5, y2: y + ROW - 0.5 }));
   });
   for (const one of data.bars) {
