@@ -44,6 +44,8 @@ from workers import choose_workers, free_memory, in_blocks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kinesis_server import KinesisServer
+
 TopicFactory = Callable[..., str]
 
 PASSWORD = 'pl4nted "pa\\ss=wörd%'
@@ -300,6 +302,15 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real Redis server."""
     with running_redis(tmp_path_factory.mktemp("redis")) as server:
         yield server.address
+
+
+@pytest.fixture(scope="session")
+def kinesis_server() -> Iterator[KinesisServer]:
+    """A server of Kinesis in this process."""
+    from kinesis_server import serve
+
+    with serve() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

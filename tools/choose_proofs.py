@@ -29,11 +29,11 @@ _UNKNOWN_S = 20.0
 _LONG = (
     "auto_cdc auto_loader bad_records broker change_images changed_columns changes command_line "
     "database_tables dataset_checks dialects drift erase event_log examples files folding generations "
-    "groups history history_in_order ingest library limits lost_commits metastore mistakes names_in_use "
-    "narrowing new_kind noop_check object_storage other_platforms partial_changes partial_history "
-    "quarantine readers recompute record_formats replay runs s3_writes secrets secured snapshots "
-    "sql_files state_changes streams_of_changing_tables table_care targets testing topics_by_hand unused "
-    "update verify_sample view_increments view_refreshes view_replacement"
+    "groups history history_in_order ingest kinesis library limits lost_commits metastore mistakes "
+    "names_in_use narrowing new_kind noop_check object_storage other_platforms partial_changes "
+    "partial_history quarantine readers recompute record_formats replay runs s3_writes secrets secured "
+    "snapshots sql_files state_changes streams_of_changing_tables table_care targets testing "
+    "topics_by_hand unused update verify_sample view_increments view_refreshes view_replacement"
 )
 LONG = frozenset(f"test_{name}.py" for name in _LONG.split())
 """Files of integration and behaviour tests that take long: they are proofs, too."""
@@ -82,6 +82,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
             "kafka_sink",
             "key_stores",
             "lost_commit",
+            "large_vectors",
             "lost_commits",
             "partial_changes",
             "partial_history",
@@ -98,6 +99,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
             "files",
             "folders",
             "headers",
+            "kinesis",
             "new_kind",
             "record_formats",
             "recovery",

@@ -227,6 +227,7 @@ SHARED: Mapping[str, Shape] = {
         "pending": "int?",
         "lag": "int?",
         "lag_bytes": "int?",
+        "behind_s": "number?",
         "rows_per_s": "number?",
         "late": "int",
         "driver": "#Driver",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         expect_row_count,
         expect_unique,
     )
+    from headrace.declare.kinesis_reads import read_kinesis
     from headrace.declare.python import (
         append_flow,
         create_streaming_table,
@@ -78,6 +79,7 @@ __all__ = [
     "read_delta",
     "read_files",
     "read_kafka",
+    "read_kinesis",
     "read_table_stream",
     "spark",
     "table",
@@ -94,6 +96,7 @@ _HOMES = {
         *("append_flow", "create_streaming_table", "materialized_view"),
         *("table", "temporary_view"),
     ),
+    "declare.kinesis_reads": ("read_kinesis",),
     "declare.reads": ("debezium", "parse_json", "read_kafka"),
     "declare.registry": ("spark",),
     "declare.sinks": ("create_sink", "foreach_batch_sink"),

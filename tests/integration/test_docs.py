@@ -30,6 +30,8 @@ from proof.shop import tables_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kinesis_server import KinesisServer
+
 pytestmark = pytest.mark.usefixtures("spark")
 
 ROOT = Path(__file__).parents[2]
@@ -100,8 +102,20 @@ def served_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("SHOP_CACHE", request.getfixturevalue("redis_server").replace("/0", "/1"))
 
 
+@pytest.fixture
+def streams(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream of the page about Kinesis."""
+    if request.getfixturevalue("page").stem == "kinesis":
+        server: KinesisServer = request.getfixturevalue("kinesis_server")
+        monkeypatch.setenv("STREAM_SERVER", server.url)
+        monkeypatch.setenv("STREAM_KEY", server.settings["access_key_id"])
+        monkeypatch.setenv("STREAM_SECRET", server.settings["secret_access_key"])
+        server.create("clicks", 2)
+        server.put("clicks", *((f"key-{n}", b'{"id": %d, "page": "home"}' % n) for n in range(20)))
+
+
 @pytest.mark.proof
-@pytest.mark.usefixtures("served_database")
+@pytest.mark.usefixtures("served_database", "streams")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_of_the_docs_does_what_it_says(
     page: Path, tmp_path: Path, own_names: None, bucket: None, monkeypatch: pytest.MonkeyPatch

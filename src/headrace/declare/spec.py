@@ -34,7 +34,7 @@ from headrace.model.declarations import INTERVAL_SETTING, Trigger
 from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
-from headrace.model.project import ANSI_SETTING, BrokerChoice, ProjectSettings, S3Settings
+from headrace.model.project import ANSI_SETTING, AwsSettings, BrokerChoice, ProjectSettings, S3Settings
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.runtime.places import BROKER_VARIABLE, chosen_folder, shared_broker_folder
 from headrace.storage.layout import Storage, use_s3
@@ -392,6 +392,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         master=spec_checks.named_master(spec),
         memory=spec.runtime.memory,
         s3=s3,
+        kinesis=AwsSettings(**spec.kinesis.model_dump()),
         cluster=spec_checks.build_cluster(
             spec, _locations(merged, "cluster"), _locations(merged, "configuration")
         ),

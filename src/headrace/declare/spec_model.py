@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -100,38 +100,48 @@ class Runtime(Part):
     ``.headrace/broker``; the environment variable ``HEADRACE_BROKER_DIR`` replaces it"""
 
 
-class S3Spec(Part):
-    endpoint: Annotated[Text, matching(ENDPOINT, "must be a URL, such as https://host:9000")] | None = None
-    """the URL of a store that is compatible with S3; by default AWS"""
-
-    region: Text | None = None
-    """the region of the buckets; by default that of AWS's environment or profile, else ``us-east-1``"""
-
+class _AwsSpec(Part):
     profile: Text | None = None
     """a profile of AWS's files of settings and credentials; by default ``AWS_PROFILE``"""
 
     role_arn: Text | None = None
     """a role to assume with the credentials that were found"""
 
-    path_style: Flag | None = None
-    """whether the bucket is in the path of a URL and not in its host; by default ``true`` with an
-    ``endpoint``"""
-
     access_key_id: Text | None = None
-    """the id of an access key, such as ``${LAKE_KEY}``; by default credentials are found as AWS's own tools
+    """the id of an access key, such as ``${AWS_KEY}``; by default credentials are found as AWS's own tools
     find them: environment, profile, web identity, container, instance"""
 
     secret_access_key: Text | None = None
-    """the secret of the access key, such as ``${LAKE_SECRET}``"""
+    """the secret of the access key, such as ``${AWS_SECRET}``"""
 
     session_token: Text | None = None
     """the token of temporary credentials"""
 
     @model_validator(mode="after")
-    def _whole(self) -> S3Spec:
+    def _whole(self) -> Self:
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ValueError("must have both `access_key_id` and `secret_access_key`, or none of them")
         return self
+
+
+class S3Spec(_AwsSpec):
+    endpoint: Annotated[Text, matching(ENDPOINT, "must be a URL, such as https://host:9000")] | None = None
+    """the URL of a store that is compatible with S3; by default AWS"""
+
+    region: Text | None = None
+    """the region of the buckets; by default that of AWS's environment or profile, else ``us-east-1``"""
+
+    path_style: Flag | None = None
+    """whether the bucket is in the path of a URL and not in its host; by default ``true`` with an
+    ``endpoint``"""
+
+
+class KinesisSpec(_AwsSpec):
+    endpoint: Annotated[Text, matching(ENDPOINT, "must be a URL, such as https://host:9000")] | None = None
+    """the URL of a server in place of AWS, such as LocalStack's"""
+
+    region: Text | None = None
+    """the region of the streams; by default that of AWS's environment or profile"""
 
 
 class ObjectStorageSpec(Part):
@@ -258,6 +268,9 @@ class Overridable(Part):
     storage: Text | None = None
     """the folder of tables, checkpoints, ledger and events: relative to the folder of the spec, or
     ``s3://BUCKET/PREFIX``; by default ``./lake``"""
+
+    kinesis: KinesisSpec = Field(default_factory=KinesisSpec)
+    """how streams of Kinesis are reached, where `read_kinesis` says nothing else"""
 
     object_storage: ObjectStorageSpec = Field(default_factory=ObjectStorageSpec)
     """how object storage is reached"""

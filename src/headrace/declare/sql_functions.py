@@ -1,4 +1,4 @@
-"""Table functions of SQL files: ``read_kafka`` and ``read_files``, as calls of the readers of Python."""
+"""Table functions of SQL files, such as ``read_kafka``, as calls of the readers of Python."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.declare.auto_loader import CLOUD_FILES, READ_FILES
 from headrace.declare.dbutils import Dbutils
+from headrace.declare.kinesis_reads import read_kinesis
 from headrace.declare.reads import read_kafka
 from headrace.declare.registry import require_pipeline, spark
 from headrace.declare.stored_reads import read_files
@@ -25,7 +26,7 @@ from headrace.syntax.tokens import Cursor, SqlTokenError, Token
 _KAFKA_READER = frozenset({"subscribe", "subscribepattern", "assign"})
 """Arguments that name topics as Spark does; such a call has Spark's columns, ``topic``, ``offset``, .."""
 _SERVERS = "kafka.bootstrap.servers"
-_REFUSED = ("read_pulsar", "read_kinesis", "read_pubsub", "read_state")
+_REFUSED = ("read_pulsar", "read_pubsub", "read_state")
 
 
 @dataclass
@@ -147,6 +148,19 @@ def _read_kafka(arguments: _Arguments) -> _Reads:
     return partial(read_kafka, **given, **_options(options)), True
 
 
+def _read_kinesis(arguments: _Arguments) -> _Reads:
+    if not arguments.streaming:
+        raise arguments.cursor.unsupported(
+            "read_kinesis without STREAM", "write STREAM read_kinesis(..)", token=arguments.function
+        )
+    given, options = _split(arguments, arguments.named, read_kinesis, ("stream",))
+    if "stream" not in given:
+        raise arguments.cursor.invalid(
+            "read_kinesis needs a stream", arguments.function, "write STREAM read_kinesis('clicks')"
+        )
+    return partial(read_kinesis, **given, **_options(options)), True
+
+
 def _cloud_files(arguments: _Arguments) -> _Reads:
     values = [*arguments.positional, {}]
     if arguments.named or not 3 <= len(values) <= 4 or not isinstance(values[2], dict):
@@ -205,6 +219,7 @@ def _read_files(arguments: _Arguments) -> _Reads:
 
 _FUNCTIONS: Mapping[str, Callable[[_Arguments], _Reads]] = {
     "read_kafka": _read_kafka,
+    "read_kinesis": _read_kinesis,
     "read_files": _read_files,
     "cloud_files": _cloud_files,
 }

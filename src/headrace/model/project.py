@@ -237,17 +237,21 @@ ENDPOINT = re.compile(r"https?://[^/@\s]+/?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class S3Settings:
-    """The settings of S3 in a spec. AWS's environment variables and files decide what has no value here."""
+class AwsSettings:
+    """How a service of AWS is reached. Where a field has no value, AWS's own settings decide."""
 
-    endpoint: str | None = None  # the URL of a store that is compatible with S3; ``None`` is AWS
+    endpoint: str | None = None  # the URL of a compatible server; ``None`` is AWS
     region: str | None = None
     profile: str | None = None  # a profile of AWS's files of settings and credentials
     role_arn: str | None = None  # a role to assume with the credentials that were found
-    path_style: bool | None = None  # whether the bucket is in the path of a URL and not in its host
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Settings(AwsSettings):
+    path_style: bool | None = None  # whether the bucket is in the path of a URL and not in its host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,6 +376,7 @@ class ProjectSettings:
     # The Spark master; `None` runs locally on all cores, or uses that of the session.
     master: str | None = None
     s3: S3Settings = field(default_factory=S3Settings)  # how buckets of S3 are reached
+    kinesis: AwsSettings = field(default_factory=AwsSettings)  # how streams of Kinesis are reached
     memory: str | None = None  # the heap size of the JVM; ``None`` chooses it by the memory of the machine
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)

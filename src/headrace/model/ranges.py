@@ -77,6 +77,10 @@ class Position(Protocol):
 
     def to_json(self) -> Any: ...
 
+    def to_text(self) -> str:
+        """Its JSON as the source writes it: Spark compares positions as text."""
+        return json.dumps(self.to_json(), separators=(",", ":"))
+
     def describe(self) -> str:
         """Where a flow continues, as words that follow the name of the source."""
         return f"at {json.dumps(self.to_json())}"

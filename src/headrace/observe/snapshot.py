@@ -295,6 +295,7 @@ class _Looks:
             pending=planned if planned is not None and planned > (-1 if batch is None else batch) else None,
             lag=None if lag is None else lag.count,
             lag_bytes=lag.size_bytes if lag is not None and lag.counts_files else None,
+            behind_s=lag.behind_ms / 1000 if lag is not None and lag.behind_ms is not None else None,
             rate=tail.rate(checkpoint, self._now) if driver is not None else None,
             late=look.late,
             driver=driver,

@@ -32,6 +32,8 @@ class FlowStatus:
     pending: int | None = None  # A batch that Spark has planned and not committed yet
     lag: int | None = None  # records or files in its sources after the last batch; ``None`` if unknown
     lag_bytes: int | None = None  # the size of those files; ``None`` for a flow that reads no files
+    # The seconds that a source is ahead whose records are not all counted; ``None`` if ``lag`` has them all
+    behind_s: float | None = None
     rate: float | None = None  # rows per second in the last minutes, if the flow runs
     late: int = 0  # late rows that its query has dropped since its checkpoint was opened
     driver: Driver | None = None

@@ -60,6 +60,7 @@ class StoredPipeline:
         """
         from headrace.project.noop_check import declared_sinks
         from headrace.runtime.kafka_faults import find_fault
+        from headrace.sources.kinesis.clients import reach_stream
         from headrace.verify.kafka.offsets import KafkaAccess
         from headrace.verify.proof import verify_pipeline
         from headrace.verify.report import GRADES
@@ -86,7 +87,7 @@ class StoredPipeline:
                 since=since,
                 require=require,
                 sample=sample,
-                access={"kafka": kafka},
+                access={"kafka": kafka, "kinesis": partial(reach_stream, self.settings.kinesis)},
                 systems={**LOCAL, "s3": S3Buckets(reach_s3)},
                 sinks=cache(partial(declared_sinks, self.settings)),
             )

@@ -42,6 +42,7 @@ from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, Renam
 from headrace.state.lease import Heart
 from headrace.state.ledger import Ledger
 from headrace.state.opening import decide
+from headrace.state.starting_positions import first_positions
 from headrace.storage.location import Location
 
 
@@ -57,7 +58,9 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
     _check_destination(surveyor)
     survey = surveyor.survey(remedies)
     if survey is None:
-        start = FlowStart(opening=Open(reason="first"), sources=surveyor.look(), table=None)
+        sources = surveyor.look()
+        opening = Open(reason="first", positions=first_positions(sources, stateful=surveyor.planned.stateful))
+        start = FlowStart(opening=opening, sources=sources, table=None)
     else:
         check_tombstones(surveyor, survey)
         start = FlowStart(
@@ -75,8 +78,12 @@ def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
     """Let a flow start at the beginning of its sources, for a full refresh; writes nothing."""
     table = surveyor.target.state()
     assert table is not None, "the run has found it"
-    opening = Open(reason="full-refresh", fences=table.checkpoints.get(surveyor.planned.flow.name))
     sources = surveyor.look()
+    opening = Open(
+        reason="full-refresh",
+        positions=first_positions(sources, stateful=surveyor.planned.stateful),
+        fences=table.checkpoints.get(surveyor.planned.flow.name),
+    )
     _check_starts(surveyor, opening, sources)
     return FlowStart(opening=opening, sources=sources, table=table)
 

@@ -165,7 +165,7 @@ def _index_memory(settings: ProjectSettings) -> int:
 
 
 def quarantine_of(dataset: TableName, storage: Storage) -> QuarantineTable:
-    return QuarantineTable(path=storage.quarantine(dataset), columns=COLUMNS)
+    return QuarantineTable(path=storage.quarantine(dataset), columns=COLUMNS, widens=True)
 
 
 def side_tables(dataset: TableName, storage: Storage) -> tuple[QuarantineTable, QuarantineTable]:

@@ -23,6 +23,7 @@ KINDS: tuple[SourceKind, ...] = tuple(
         "kafka.kind",
         "delta.source",
         "files.source",
+        "kinesis.kind",
         "other.source",  # the first kind that knows a format opens it, and this one opens all
     )
 )

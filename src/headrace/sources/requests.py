@@ -72,7 +72,13 @@ def reading_formats(readers: Mapping[str, FormatReader], decoder: RegistryDecode
 
 ADAPTIVE = "headrace.limit"
 """An option that Spark ignores: it marks sources whose limit adapts to the duration of batches."""
-LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxFilesPerTrigger")
+LIMITS = (
+    "maxOffsetsPerTrigger",
+    "maxRecordsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxFilesPerTrigger",
+)
 """Options that limit a batch."""
 _OWN = "headrace."
 _STREAMS_ONLY = frozenset(
@@ -82,7 +88,7 @@ _STREAMS_ONLY = frozenset(
         *("filenameonly", "maxcachedfiles", "discardcachedinputratio"),
     }
 )
-StandIn = Literal["topic", "table", "folder"]
+StandIn = Literal["topic", "stream", "table", "folder"]
 
 
 class TableLook(Protocol):
@@ -228,11 +234,16 @@ class Lag:
     count: int
     size_bytes: int | None = None
     counts_files: bool = False
+    behind_ms: int | None = None  # how old the newest record is that was counted, if there are more behind it
 
     def __add__(self, other: Lag) -> Lag:
         sizes = [size for size in (self.size_bytes, other.size_bytes) if size is not None]
+        behind = [one for one in (self.behind_ms, other.behind_ms) if one is not None]
         return Lag(
-            self.count + other.count, sum(sizes) if sizes else None, self.counts_files or other.counts_files
+            self.count + other.count,
+            sum(sizes) if sizes else None,
+            self.counts_files or other.counts_files,
+            max(behind, default=None),
         )
 
 

@@ -336,11 +336,7 @@ def offset_lines(
     the batch."""
     lines = [_VERSION, json.dumps(metadata)]
     lines += [
-        # Spark compares positions as text: with spaces it would take this one for another.
-        json.dumps(positions[source.index].to_json(), separators=(",", ":"))
-        if source.index in positions
-        else _UNSET
-        for source in sources
+        positions[source.index].to_text() if source.index in positions else _UNSET for source in sources
     ]
     return "\n".join(lines)
 

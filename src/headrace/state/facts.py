@@ -162,6 +162,10 @@ class SourceFacts(ABC):
     def last_reads(self, history: History) -> tuple[PastRead, ...]:
         return history.last_reads(self.source, self.keys)
 
+    def first_position(self) -> Position | None:
+        """Where a flow starts that has read nothing; ``None`` for a source whose start Spark keeps."""
+        return None
+
     @abstractmethod
     def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None:
         """Where a new checkpoint starts, after all earlier ones; ``None`` for a source that none has read."""

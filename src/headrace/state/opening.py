@@ -20,7 +20,7 @@ from headrace.state.facts import (
     RenameFlow,
     TableFacts,
 )
-from headrace.state.starting_positions import check_positions, open_after, open_next
+from headrace.state.starting_positions import check_positions, first_positions, open_after, open_next
 from headrace.syntax.locations import argument_location
 
 
@@ -47,7 +47,7 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
         if current is not None:
             raise _lost(flow, current)
         _refuse_rename(flow, table)
-        return Open(reason="first")
+        return Open(reason="first", positions=first_positions(flow.sources, stateful=flow.stateful))
     return _go_on(flow, table, checkpoint, current)
 
 

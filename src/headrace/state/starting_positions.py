@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headrace.errors import HeadraceError, ResumeImpossibleError, StartInvalidError
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart
-from headrace.state.facts import FlowFacts, History, ListOrigin, Losses, Open, Reason, TableFacts
+from headrace.state.facts import FlowFacts, History, ListOrigin, Losses, Open, Reason, SourceFacts, TableFacts
 
 _STATEFUL = "its query is stateful, and a new checkpoint has no state"
 
@@ -27,7 +27,9 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None) -> Open:
                 "has read nothing yet, so --from does not apply",
                 'set starting_offsets="earliest", "latest" or offsets in its query',
             )
-        return Open(reason="reset", fences=current)
+        return Open(
+            reason="reset", positions=first_positions(flow.sources, stateful=flow.stateful), fences=current
+        )
     if flow.stateful:
         raise resume_impossible(flow, _STATEFUL)
     if committed and table.positions is None:
@@ -38,7 +40,9 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None) -> Open:
     if flow.start is not None:
         return _open_chosen(flow, table, positions, flow.start, fences=current)
     if not known:
-        return Open(reason="reset", fences=current)
+        return Open(
+            reason="reset", positions=first_positions(flow.sources, stateful=flow.stateful), fences=current
+        )
     positions, losses = check_positions(flow, table, positions)
     origins = {index: start.origin for index, start in known.items() if start.origin is not None}
     return open_after(flow, "reset", positions, losses, fences=current, origins=origins)
@@ -74,6 +78,16 @@ def _open_chosen(
     losses = (*lost, *(loss for one in chosen.values() for loss in one.losses))
     opening = open_after(flow, "reset", positions, losses, fences=fences)
     return replace(opening, repeats=tuple(again for one in chosen.values() for again in one.repeats))
+
+
+def first_positions(sources: Sequence[SourceFacts], *, stateful: bool) -> Mapping[int, Position] | None:
+    """Where a flow starts that has read nothing, for the sources whose start Spark does not keep.
+
+    A checkpoint with positions has no state, so a stateful query asks its sources."""
+    if stateful:
+        return None
+    found = {facts.source.index: facts.first_position() for facts in sources}
+    return {index: position for index, position in found.items() if position is not None} or None
 
 
 def check_positions(

@@ -47,6 +47,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_TOPICS = ("topic", "stream")
+"""What a table with the columns of a topic stands in for."""
+
+_OF_STREAM = {
+    "stream": "topic",
+    "shard": "partition",
+    "record_number": "offset",
+    "shard_id": "format_string('shardId-%012d', partition)",
+    "sequence_number": "CAST(offset AS STRING)",
+    "sub_sequence_number": "0L",
+    "partition_key": "coalesce(CAST(key AS STRING), '')",
+    "approximate_arrival_timestamp": "timestamp",
+    "value": "value",
+}
+"""The columns of a stream of Kinesis, of those of a topic."""
+
+
 @dataclass(eq=False)
 class Source:
     """One source of the pipeline, with the rows that it has so far. `_add`: adds a batch by its number."""
@@ -141,6 +158,8 @@ class FakeSources:
         match kind_for(read.request.format).reader.stand_in:
             case "topic":
                 return self._read_kafka(read)
+            case "stream":
+                return self._read_kinesis(read)
             case "table":
                 return self._read_delta(read) if read.paths else None
             case "folder":
@@ -150,11 +169,12 @@ class FakeSources:
 
     def read_again(self, read: SourceRead, ranges: Sequence[SourceRange]) -> DataFrame | None:
         """The rows of the test in the ranges of a batch, in place of a source of a query."""
-        is_topic = kind_for(read.request.format).reader.stand_in == "topic"
-        if not is_topic or not read.request.streaming:
+        stand_in = kind_for(read.request.format).reader.stand_in
+        if stand_in not in _TOPICS or not read.request.streaming:
             return self.read(read)
         batch = replace(read, request=replace(read.request, streaming=False))
-        return self._read_kafka(batch, self.as_topics(ranges))
+        reads = self._read_kafka if stand_in == "topic" else self._read_kinesis
+        return reads(batch, self.as_topics(ranges))
 
     def as_topics(self, ranges: Sequence[SourceRange]) -> Sequence[SourceRange]:
         """The ranges of a batch; a range of a table that replaces a topic becomes offsets of the topic."""
@@ -200,6 +220,14 @@ class FakeSources:
             frame = records if frame is None else frame.unionAll(records)
         assert frame is not None
         return frame
+
+    def _read_kinesis(self, read: SourceRead, ranges: Sequence[SourceRange] | None = None) -> DataFrame:
+        """A stream of Kinesis: a topic with other columns."""
+        name = read.request.value("stream") or ""
+        records = self._reader(read, self._topic(name, read).path)
+        if ranges is not None:
+            records = records.where(_within(name, ranges))
+        return records.select(*(F.expr(text).alias(column) for column, text in _OF_STREAM.items()))
 
     def _topic(self, name: str, read: SourceRead) -> Topic:
         known = self._sources.get(name)
@@ -257,7 +285,7 @@ class FakeSources:
 
     def _reader(self, read: SourceRead, *paths: Path) -> DataFrame:
         request = read.request
-        if kind_for(request.format).reader.stand_in == "topic":
+        if kind_for(request.format).reader.stand_in in _TOPICS:
             # A topic is a table here.
             options = {key: text for key, text in request.options.items() if key == LOCATION_OPTION}
             format = "delta"

@@ -13,6 +13,7 @@ from headrace.verify.delta_log import TableLog
 from headrace.verify.files import FilesReader
 from headrace.verify.kafka import sink
 from headrace.verify.kafka.reader import KafkaReader
+from headrace.verify.kinesis import KinesisReader
 from headrace.verify.reader import Context, SourceReader
 from headrace.verify.source_range import Kinds, Position, SourceRange
 from headrace.verify.stored import StoredPath
@@ -50,6 +51,7 @@ class OpaqueReader(SourceReader):
 
 READERS: dict[str, type[SourceReader]] = {
     "kafka": KafkaReader,
+    "kinesis": KinesisReader,
     "files": FilesReader,
     "delta": DeltaReader,
     "other": OpaqueReader,

@@ -28,6 +28,7 @@ from headrace.run.schedule import RunResult
 from headrace.runtime.broker import Broker, admin_client
 from headrace.sources.registry import range_of
 from headrace.storage.layout import locate
+from kinesis_server import KinesisServer
 from proof.ledger import TIMEOUT_S, ProducerLedger, create_topic
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Harness(ABC):
     Args:
         root: The pipeline's folder.
         broker: The session's broker.
+        streams: A server of Kinesis.
         spark: The session of all tests.
     """
 
@@ -95,11 +97,15 @@ class Harness(ABC):
     shares_reads: ClassVar[bool] = False
     """Whether two equal reads are one."""
 
+    first_batch: ClassVar[int] = 0
+    """The number of the first batch with records; 1 where the checkpoint of a new flow has its start."""
+
     missing: ClassVar[str]
     """The code of the error for a source that does not exist."""
 
-    def __init__(self, root: Path, broker: Broker, spark: SparkSession) -> None:
+    def __init__(self, root: Path, broker: Broker, streams: KinesisServer, spark: SparkSession) -> None:
         self.root = root
+        self.streams = streams
         self.spark = spark
         self.broker = broker
         # The session's catalog and the broker are shared, so each pipeline has names of its own.
@@ -110,6 +116,7 @@ class Harness(ABC):
             "storage": "./lake",
             "database": self.name,
             "kafka": {"bootstrap.servers": broker.start()},
+            "kinesis": streams.settings,
             "libraries": [{"file": "events.py"}],
         }
         (root / "headrace.yml").write_text(json.dumps(spec))
@@ -262,6 +269,31 @@ class KafkaHarness(Harness):
         future.result(TIMEOUT_S)
 
 
+class KinesisHarness(Harness):
+    """A stream of two shards."""
+
+    waiting = 2
+    grades: ClassVar = {"ranges": "proven", "counts": "proven", "records": "proven"}
+    rereads = True
+    first_batch = 1
+    missing = "STREAM_NOT_FOUND"
+
+    read = 'hr.read_kinesis("{name}", format="json", schema="id LONG")'
+
+    def make(self) -> None:
+        self.streams.create(self.name, 2)
+
+    def append(self, *ids: int) -> None:
+        self.streams.put(self.name, *((f"key-{one}", json.dumps({"id": one}).encode()) for one in ids))
+
+    def remove_read(self) -> None:
+        for shard in self.streams.stream(self.name).shards.values():
+            shard.records.clear()
+
+    def remove(self) -> None:
+        self.streams.delete(self.name)
+
+
 class DeltaHarness(Harness):
     """A Delta table that another program writes."""
 
@@ -386,6 +418,7 @@ spark.dataSource.register(Source)
 
 HARNESSES: dict[str, type[Harness]] = {
     "kafka": KafkaHarness,
+    "kinesis": KinesisHarness,
     "delta": DeltaHarness,
     "files": FilesHarness,
     "other": OtherHarness,
@@ -394,12 +427,15 @@ HARNESSES: dict[str, type[Harness]] = {
 
 @pytest.fixture(scope="module")
 def make_source(
-    tmp_path_factory: pytest.TempPathFactory, broker: Broker, spark: SparkSession
+    tmp_path_factory: pytest.TempPathFactory,
+    broker: Broker,
+    kinesis_server: KinesisServer,
+    spark: SparkSession,
 ) -> Callable[[str], Harness]:
     """Makes a new source of a kind, with a pipeline that reads it."""
 
     def make(kind: str) -> Harness:
-        return HARNESSES[kind](tmp_path_factory.mktemp(kind), broker, spark)
+        return HARNESSES[kind](tmp_path_factory.mktemp(kind), broker, kinesis_server, spark)
 
     return make
 

@@ -26,7 +26,7 @@ def test_a_batch_that_was_not_committed_is_read_again_with_the_same_records(
     source.append(3)
     source.run_after_replay()
     assert source.ids() == [1, 2, 3]
-    assert source.batches()[0]["input"] == 2
+    assert source.batches()[source.first_batch]["input"] == 2
 
 
 def test_a_batch_that_spark_has_not_marked_as_finished_is_not_written_again(source: Harness) -> None:

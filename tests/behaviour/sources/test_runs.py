@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from behaviour.sources.conftest import Harness
 
-KINDS = ("kafka", "delta", "files", "other")
+KINDS = ("kafka", "kinesis", "delta", "files", "other")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def runs(request: pytest.FixtureRequest, make_source: Callable[[str], Harness]) 
     run()
     verdicts = source.verdicts()
     try:
-        again: list[int] | HeadraceError = source.read_again(source.batches()[0])
+        again: list[int] | HeadraceError = source.read_again(source.batches()[source.first_batch])
     except HeadraceError as error:
         again = error
     source.remove_read()

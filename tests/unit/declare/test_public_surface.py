@@ -39,6 +39,7 @@ def test_the_public_surface() -> None:
         "read_delta",
         "read_files",
         "read_kafka",
+        "read_kinesis",
         "read_table_stream",
         "spark",
         "table",

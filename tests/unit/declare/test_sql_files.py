@@ -458,7 +458,7 @@ def test_keys_of_columns_have_no_effect(sql: Sql) -> None:
         ("AUTO CDC INTO t FROM s KEYS (a) SEQUENCE BY b COLUMNS TO UPDATE c", "1:47"),
         ("SET TIME ZONE 'UTC'", "1:1"),
         ("SET x y", "1:1"),
-        ("CREATE STREAMING TABLE t AS SELECT * FROM STREAM read_kinesis(a => 'b')", "1:50"),
+        ("CREATE STREAMING TABLE t AS SELECT * FROM STREAM read_pulsar(a => 'b')", "1:50"),
         ("CREATE STREAMING TABLE t AS SELECT * FROM read_kafka('orders')", "1:43"),
         ("CREATE STREAMING TABLE t AS SELECT * FROM STREAM read_kafka(topic => a)", "1:70"),
         (

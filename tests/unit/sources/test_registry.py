@@ -103,6 +103,14 @@ def test_the_fields_of_a_record_in_the_quarantine_keep_their_names_types_and_ord
         ("value", "BINARY"),
         ("headers", "ARRAY<STRUCT<key: STRING, value: BINARY>>"),
         ("path", "STRING"),
+        ("stream", "STRING"),
+        ("shard", "INT"),
+        ("record_number", "BIGINT"),
+        ("shard_id", "STRING"),
+        ("sequence_number", "STRING"),
+        ("sub_sequence_number", "BIGINT"),
+        ("partition_key", "STRING"),
+        ("approximate_arrival_timestamp", "TIMESTAMP"),
     ]
 
 

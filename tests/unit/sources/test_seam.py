@@ -14,11 +14,11 @@ import headrace
 from headrace.sources import registry
 
 ROOT = Path(headrace.__file__).parent
-KINDS = {"kafka", "delta", "files", "other"}
+KINDS = {"kafka", "kinesis", "delta", "files", "other"}
 ATTRIBUTES = {"kind", "kinds", "format", "formats", "provider"}
 """Names of values that say of which kind a source is."""
 
-OWN = ("sources/kafka/", "sources/delta/", "sources/files/", "sources/other/")
+OWN = ("sources/kafka/", "sources/kinesis/", "sources/delta/", "sources/files/", "sources/other/")
 APART = ("verify/",)
 """The proof shares no code with what it judges, so it knows the kinds by itself."""
 

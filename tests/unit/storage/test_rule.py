@@ -43,6 +43,8 @@ THIS_MACHINE = {
     "sources/files/bad_files.py": "files that are read",
     "sources/files/source.py": "files that are read",
     "sources/kafka/source.py": "the pipeline's files",
+    "sources/kinesis/data_source.py": "rows that a plan has read",
+    "sources/kinesis/source.py": "the pipeline's files",
     "sources/other/source.py": "the pipeline's files",
     "sources/kafka/producer.py": "files that are produced",
     "sources/schemas.py": "the pipeline's files",

@@ -164,6 +164,8 @@ def _flows(snapshot: Snapshot) -> Iterator[FlowStatus]:
 def _lag(flow: FlowStatus) -> str:
     if flow.lag is None:
         return _NONE if flow.batch is None else "unknown"
+    if flow.behind_s is not None:
+        return f"{flow.lag:,}+, {duration_text(flow.behind_s)} behind"
     return f"{flow.lag:,}" + ("" if flow.lag_bytes is None else " file" if flow.lag == 1 else " files")
 
 

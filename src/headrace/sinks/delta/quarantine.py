@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sinks.delta.commit import commit_quarantine, fence_rows, replace_quarantine, replace_rejected
 from headrace.sinks.delta.table import delta_log, forget_snapshot, no_log
 from headrace.sinks.delta.transaction import held_batch, run_until_held, start_transaction, write_files
@@ -26,6 +26,8 @@ Check = Callable[[], object]
 
 # Flows of one dataset share its quarantine, and Delta fails where two sessions create a table at once.
 _CREATION = threading.Lock()
+_WIDE: set[str] = set()
+"""The tables of this process that have all fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class QuarantineTable:
     path: Location
     columns: str
     maps_names: bool = False  # whether its columns may have names with any character
+    widens: bool = False  # whether a table of an earlier version may lack fields of structs
 
     def exists(self, session: SparkSession) -> bool:
         """Whether any batch has rejected rows. A table that Delta knows, and that is not there, is an error:
@@ -123,9 +126,28 @@ class QuarantineTable:
     def _create(self, session: SparkSession) -> None:
         mapping = ", delta.columnMapping.mode = 'name'" if self.maps_names else ""
         with _CREATION:
-            if not self.exists(session):
+            if self.exists(session):
+                self._widen(session)
+            else:
                 session.sql(
                     f"CREATE TABLE {self._name} ({self.columns}) USING delta "
                     # A batch that comes again replaces its own rows, beside the commits of other flows.
                     f"PARTITIONED BY (flow) TBLPROPERTIES (delta.appendOnly = false{mapping})"
                 )
+
+    def _widen(self, session: SparkSession) -> None:
+        """Add the fields of records that a table of an earlier version does not have."""
+        if not self.widens or str(self.path) in _WIDE:
+            return
+        held = session.read.format("delta").load(str(self.path)).schema
+        wanted = T.StructType.fromDDL(self.columns)
+        added = [
+            f"{column.name}.{one.name} {one.dataType.simpleString()}"
+            for column in wanted.fields
+            if isinstance(column.dataType, T.StructType) and column.name in held.fieldNames()
+            for one in column.dataType.fields
+            if one.name not in held[column.name].dataType.fieldNames()
+        ]
+        if added:
+            session.sql(f"ALTER TABLE {self._name} ADD COLUMNS ({', '.join(added)})")
+        _WIDE.add(str(self.path))

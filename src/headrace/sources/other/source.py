@@ -90,7 +90,11 @@ class OtherReader(Reader):
             raise SourceUnsupportedError(
                 f"this version does not support the source `{request.format}`",
                 location=location,
-                remedies=["send the records to a Kafka topic, and read the topic"],
+                remedies=[
+                    "read it with hr.read_kinesis(..)"
+                    if request.format == "kinesis"
+                    else "send the records to a Kafka topic, and read the topic"
+                ],
                 params={"format": request.format},
             )
         if request.format == "rate" and request.streaming:

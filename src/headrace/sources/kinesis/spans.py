@@ -1,0 +1,125 @@
+"""The rows of a shard between two positions, read again as they were planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from headrace import errors
+from headrace.sources.kinesis.aggregated import take_apart
+from headrace.sources.kinesis.connection import StreamConnection
+from headrace.sources.kinesis.position import ShardPosition, shard_id
+from headrace.sources.kinesis.shards import ShardPages
+
+FORMAT: Final = "headrace-kinesis"
+LIMIT: Final = "maxRecordsPerTrigger"
+STARTS: Final = "headrace.starts"
+"""An option of Headrace: ``earliest``, ``latest``, or a time in milliseconds."""
+RANGE: Final = "headrace.range"
+"""The option of a batch read: the shards with their starts and ends, as JSON."""
+
+SCHEMA: Final = (
+    "stream STRING, shard INT, record_number BIGINT, shard_id STRING, sequence_number STRING, "
+    "sub_sequence_number BIGINT, partition_key STRING, approximate_arrival_timestamp TIMESTAMP, value BINARY"
+)
+
+
+_LOOKS: Final = 5
+"""How often a shard may say that it has no further record before a planned record is taken for lost."""
+
+
+class Row(NamedTuple):
+    """A record as `SCHEMA` has it."""
+
+    stream: str
+    shard: int
+    record_number: int
+    shard_id: str
+    sequence_number: str
+    sub_sequence_number: int
+    partition_key: str
+    approximate_arrival_timestamp: int  # in microseconds
+    value: bytes
+
+
+def rows_of(connection: StreamConnection, shard: int, record: Mapping[str, Any], number: int) -> list[Row]:
+    """The rows of a Kinesis record, whose first one has a number."""
+    arrived = round(record["ApproximateArrivalTimestamp"].timestamp() * 1_000_000)
+    return [
+        Row(
+            connection.stream,
+            shard,
+            number + sub,
+            shard_id(shard),
+            record["SequenceNumber"],
+            sub,
+            one.partition_key,
+            arrived,
+            one.data,
+        )
+        for sub, one in enumerate(take_apart(record["Data"], record["PartitionKey"]))
+    ]
+
+
+def read_span(
+    client: Any, connection: StreamConnection, shard: int, start: ShardPosition, end: ShardPosition
+) -> Iterator[Row]:
+    """The rows of a shard from a start to an end, which were all there when the range was planned.
+
+    Raises:
+        OffsetsExpiredError: Kinesis does not give exactly these records any more.
+    """
+    pages = ShardPages(client, connection, shard, start)
+    number, looks = start.number, _LOOKS
+    while number < end.number:
+        page = pages.read(end.number - number)
+        for record in page.records:
+            found = rows_of(connection, shard, record, number)
+            yield from (row for row in found if start.first <= row.record_number < end.number)
+            number += len(found)
+            _check(connection, shard, start, end, record["SequenceNumber"], number)
+            if number >= end.number:
+                return
+        if page.is_end or page.is_last:
+            looks -= 1
+            if page.is_end or not looks:
+                raise _gone(connection, shard, start, end, number)
+
+
+def _check(
+    connection: StreamConnection,
+    shard: int,
+    start: ShardPosition,
+    end: ShardPosition,
+    sequence: str,
+    number: int,
+) -> None:
+    """Check that the range ends with the record with which it was planned."""
+    if end.sequence is None:
+        return
+    is_last = int(sequence) >= int(end.sequence)
+    if is_last and not (sequence == end.sequence and number == end.number):
+        raise _gone(connection, shard, start, end, number)
+    if number >= end.number and not is_last:
+        raise _gone(connection, shard, start, end, number)
+
+
+def _gone(
+    connection: StreamConnection, shard: int, start: ShardPosition, end: ShardPosition, number: int
+) -> errors.OffsetsExpiredError:
+    planned, found = end.number - start.number, number - start.number
+    return errors.OffsetsExpiredError(
+        f"the stream `{connection.stream}` does not give the {planned:,} records of {shard_id(shard)} again "
+        "that a batch has planned to read",
+        facts=(
+            f"records {start.number:,} to {end.number - 1:,}, up to the sequence number {end.sequence}; "
+            f"found {found:,} there",
+            "the batch was not committed",
+        ),
+        remedies=(
+            "increase the retention of the stream, and run the flow before records expire",
+            'continue after them, and record them as lost: on_data_loss="record" in read_kinesis, then run '
+            "again:   headrace run",
+        ),
+        params={"stream": connection.stream, "shard": shard, "from": start.number, "until": end.number},
+    )
