@@ -77,6 +77,12 @@ class RegistryServer:
         with urlopen(request, timeout=30) as answer:
             return int(json.load(answer)["id"])
 
+    def restrict(self, subject: str, rule: str) -> None:
+        """Let a subject take only versions that are compatible with those before."""
+        body = json.dumps({"compatibility": rule}).encode()
+        headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+        urlopen(Request(f"{self.url}/config/{subject}", body, headers, method="PUT"), timeout=30).close()
+
 
 def _distribution() -> Path:
     """The unpacked distribution, in the cache of jars."""

@@ -227,7 +227,7 @@ def test_a_state_topic_of_another_sink_is_refused(site: Site, topic: Callable[..
 @pytest.mark.parametrize(
     ("query", "more", "words"),
     [
-        (KEYED, {"keys": "id"}, "its rows are not sent as JSON"),
+        (KEYED, {"keys": "id"}, "which is not for its format"),
         (KEYED, {"guarantee": "twice"}, "must be exactly_once or at_least_once"),
         (KEYED, {"shape": "json"}, "it has no option shape"),
         ('.selectExpr("id AS key", "page AS value")', {}, "its column `key` is long"),
@@ -241,6 +241,19 @@ def test_wrong_options_are_refused_by_the_plan(
     write(site, ROWS, topic(), query, **more)
     error = planned_error(site)
     assert error.code == "SINK_INVALID" and words in error.summary, error
+
+
+def test_a_new_column_of_the_query_is_sent_by_the_same_process(
+    site: Site, bootstrap: str, topic: Callable[..., str]
+) -> None:
+    name = topic()
+    write(site, ROWS, name, '.select("id")', format="json", keys="id")
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    write(site, ROWS, name, '.select("id", "page")', format="json", keys="id")
+    site.put("b.json", {"id": 2, "page": "q"})
+    site.run_well()
+    assert sorted(values(bootstrap, name)) == [(b"1", b'{"id":1}'), (b"2", b'{"id":2,"page":"q"}')]
 
 
 def test_another_guarantee_is_refused_until_everything_is_sent_again(

@@ -17,13 +17,14 @@ from headrace.model.declarations import Drift
 from headrace.model.event_forms import Event
 from headrace.model.events import FlowRetrying
 from headrace.project.pipeline import Pipeline
+from headrace.runtime import schema_registry
 from headrace.sources.decoders import CsvDecoder, JsonDecoder, build_csv_decoder
 from headrace.sources.json_drift import DriftingJsonDecoder
-from headrace.sources.kafka import avro_decoder
 from headrace.sources.kafka.avro_decoder import AvroDecoder
 from headrace.sources.kafka.debezium import DebeziumDecoder
 from landing import Site
 from registry_server import RegistryServer
+from topic_reader import newest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -186,7 +187,7 @@ def test_a_new_version_that_appears_while_the_flow_runs(
         if isinstance(event, FlowRetrying):
             retries.append(event.error["code"])
             if len(retries) == 1:
-                monkeypatch.setattr(avro_decoder, "urlopen", refuse)
+                monkeypatch.setattr(schema_registry, "urlopen", refuse)
             else:
                 monkeypatch.undo()
                 assert registry.register(f"{name}-value", avro(ID, NOTE)) == second
@@ -202,13 +203,77 @@ def test_a_new_version_that_appears_while_the_flow_runs(
 
     # A run that starts asks again, too.
     answers = [refuse]
-    ask = avro_decoder.urlopen
+    ask = schema_registry.urlopen
     monkeypatch.setattr(
-        avro_decoder, "urlopen", lambda *given, **how: (answers.pop() if answers else ask)(*given, **how)
+        schema_registry, "urlopen", lambda *given, **how: (answers.pop() if answers else ask)(*given, **how)
     )
     produce(name, wire(second, 5, "later"))
     site.run_well()
     assert (answers, len(site.rows("orders"))) == ([], 5)
+
+
+SENT = """
+import headrace as hr
+
+@hr.temporary_view
+def changes():
+    return hr.read_files("landing", format="json", schema="id LONG, at LONG, op STRING, name STRING, n INT")
+
+hr.create_streaming_table("customers")
+hr.create_auto_cdc_flow("customers", "changes", ["id"], "at", apply_as_deletes="op = 'delete'",
+                        except_column_list=["op"])
+hr.create_sink("sent", "kafka", {"topic": "TOPIC", "format": "avro", "keys": "id"})
+
+@hr.append_flow(target="sent")
+def send():
+    rows = hr.read_changes("customers", images="all")
+    more = ("CAST(n AS DECIMAL(9, 2)) AS d", "timestamp_seconds(at) AS t", "array(named_struct('n', n)) AS p")
+    return rows.selectExpr("id", "name", "_change_type", "_commit_version", *more)
+"""
+READ = """
+import headrace as hr
+
+@hr.table
+def got():
+    return hr.read_kafka("TOPIC", format="avro").where("id IS NOT NULL")
+"""
+
+
+def test_rows_of_a_feed_are_sent_as_avro_and_read_back(
+    site: Site, topic: TopicFactory, registry: RegistryServer, bootstrap: str, spark: SparkSession
+) -> None:
+    name = topic()
+    site.write_spec(kafka={"bootstrap.servers": bootstrap, "schema.registry.url": registry.url})
+    site.write(SENT.replace("TOPIC", name))
+    site.put(
+        "a.json", *({"id": one, "at": one, "op": "u", "name": f"n{one}", "n": one} for one in range(1, 5))
+    )
+    site.run_well()
+    site.put("b.json", {"id": 2, "at": 9, "op": "delete"}, {"id": 1, "at": 9, "op": "u", "n": None})
+    site.run_well()
+    assert set(newest(bootstrap, name)) == {b"1", b"3", b"4"}
+    # A column comes, and the rule of the registry takes the schema.
+    registry.restrict(f"{name}-value", "FULL_TRANSITIVE")
+    site.write(SENT.replace("TOPIC", name).replace('"name",', '"name", "upper(name) AS big",'))
+    site.put("c.json", {"id": 5, "at": 9, "op": "u", "name": "e", "n": 5})
+    site.run_well()
+    assert site.verify().proven
+    # A column with another type does not.
+    site.write(SENT.replace("TOPIC", name).replace('"name",', '"length(name) AS name",'))
+    site.put("d.json", {"id": 6, "at": 9, "op": "u", "name": "f", "n": 6})
+    assert site.error().code == "SCHEMA_SUBJECT_INVALID"
+    site.write(SENT.replace("TOPIC", name).replace('"name",', '"name", "upper(name) AS big",'))
+    site.run_well()
+    site.write(READ.replace("TOPIC", name))
+    site.run_well()
+    got = {row["id"]: row for row in site.rows("got")}
+    assert [(got[key]["name"], got[key]["big"]) for key in (3, 5, 6)] == [
+        ("n3", None),
+        ("e", "E"),
+        ("f", "F"),
+    ]
+    assert str(got[3]["d"]) == "3.00" and got[3]["p"] == [{"n": 3}]
+    assert got[3]["t"].timestamp() == 3
 
 
 def test_what_the_registry_cannot_give_is_refused(site: Site, registry: RegistryServer) -> None:

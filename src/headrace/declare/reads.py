@@ -21,7 +21,8 @@ from headrace.sources.schemas import SchemaFile, load_schema
 from headrace.syntax.locations import argument_location
 
 if TYPE_CHECKING:
-    from headrace.sources.kafka.avro_decoder import AvroDecoder, SchemaRegistry
+    from headrace.runtime.schema_registry import SchemaRegistry
+    from headrace.sources.kafka.avro_decoder import AvroDecoder
     from headrace.sources.kafka.read import StartingOffsets
 
 
@@ -293,7 +294,7 @@ class AvroRead:
         return checked_avro(found.text, arguments, f"the schema file {text}")
 
     def _registry(self, *, has_reader: bool) -> SchemaRegistry | None:
-        from headrace.sources.kafka.avro_decoder import URL, USER_INFO, SchemaRegistry
+        from headrace.runtime.schema_registry import URL, USER_INFO, SchemaRegistry
 
         arguments, profile = self.arguments, self.active.settings
         settings = profile.kafka.settings
@@ -423,7 +424,8 @@ def decode_registered(call: RegisteredAvro) -> Column:
     With the mode ``PERMISSIVE`` a malformed record is NULL. Else it stops the query, and a flow without state
     over Kafka records moves it to the quarantine.
     """
-    from headrace.sources.kafka.avro_decoder import URL, USER_INFO, AvroDecoder, SchemaRegistry
+    from headrace.runtime.schema_registry import URL, USER_INFO, SchemaRegistry
+    from headrace.sources.kafka.avro_decoder import AvroDecoder
     from headrace.sources.records import decode_or_stop
 
     active, arguments = require_pipeline("from_avro"), arguments_of("hr.from_avro")

@@ -14,7 +14,8 @@ from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, NoActivePipelineError, SpecInvalidError
-from headrace.sources.kafka.avro_decoder import AvroDecoder, RegisteredSchema, SchemaRegistry
+from headrace.runtime.schema_registry import RegisteredSchema, SchemaRegistry
+from headrace.sources.kafka.avro_decoder import AvroDecoder
 
 Write = Callable[..., Path]
 

@@ -18,7 +18,7 @@ from headrace.errors import (
     SchemaSubjectInvalidError,
     SubjectNotFoundError,
 )
-from headrace.sources.kafka.avro_decoder import RegisteredSchema, SchemaRegistry
+from headrace.runtime.schema_registry import RegisteredSchema, SchemaRegistry
 
 
 class Answers(HTTPServer):

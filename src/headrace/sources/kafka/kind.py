@@ -16,6 +16,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
+from headrace.runtime.schema_registry import URL, USER_INFO
 from headrace.sources.bad_records import SCHEMA_MARK, schema_mark
 from headrace.sources.kafka.avro_decoder import UNKNOWN_ID
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
@@ -315,11 +316,14 @@ class KafkaKind(SourceKind):
 
     def sink_options(self, sink: Sink, settings: ProjectSettings) -> Mapping[str, str]:
         # Nothing of the profile's connection is sent to another cluster.
-        return (other_cluster(sink.options, settings.kafka) or settings.kafka).for_spark()
+        connection = other_cluster(sink.options, settings.kafka) or settings.kafka
+        registry = {key: value for key, value in connection.settings.items() if key in (URL, USER_INFO)}
+        return {**connection.for_spark(), **registry}
 
     def check_sink(self, table: StreamingTable, sink: Sink, columns: Collection[str]) -> None:
-        is_json = sink.options.get("format") == "json" and sink.options.get("guarantee") != "at_least_once"
-        missing = "value" if "value" not in columns and not is_json else "topic"
+        is_row = sink.options.get("format") in ("json", "avro")
+        is_row = is_row and sink.options.get("guarantee") != "at_least_once"
+        missing = "value" if "value" not in columns and not is_row else "topic"
         if missing in columns or (missing == "topic" and "topic" in sink.options):
             return
         remedies = ['return a column `value`, or send the whole row as JSON: options={"format": "json"}']

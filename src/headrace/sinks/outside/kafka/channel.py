@@ -61,7 +61,7 @@ class KafkaTransaction(SinkTransaction):
         """Delete all keys of a topic that follows a change feed: the new feed lacks keys that were
         deleted before. The messages of other topics stay, and their readers get all rows again."""
         destination = self.channel.destination
-        if destination.is_json and destination.rows.is_feed and destination.topic is not None:
+        if destination.is_row and destination.rows.is_feed and destination.topic is not None:
             for key in self.channel.topic.live_keys(destination.topic):
                 self.send(destination.topic, key, None)
 
@@ -132,6 +132,8 @@ class Channel:
             found = _channels.get(key)
             if found is None:
                 found = _channels[key] = cls(destination, StateTopic(destination))
+            # A newer query can have other columns.
+            found.destination = found.topic.destination = destination
             return found
 
     @contextmanager

@@ -29,9 +29,10 @@ from headrace.sinks.outside.by_key import (
     unavailable,
     unknown_option,
 )
+from headrace.sinks.outside.kafka import avro
 from headrace.sinks.target import SinkSpec
 
-OPTIONS = ("topic", "state_topic", "format", "keys", "guarantee")
+OPTIONS = ("topic", "state_topic", "format", "keys", "guarantee", *avro.OPTIONS)
 """The options of a sink; all others are settings of Kafka's client, and begin with `kafka.`."""
 
 LARGEST = 1_048_576
@@ -94,13 +95,19 @@ class Destination:
         return {key: value for key, value in named.items() if key in _PRODUCER}
 
     @property
-    def is_json(self) -> bool:
+    def is_row(self) -> bool:
         """Whether the whole row is the value of its message."""
-        return self.spec.options.get("format") == "json"
+        return self.spec.options.get("format") in ("json", "avro")
+
+    @cached_property
+    def _avro(self) -> avro.AvroValues | None:
+        """How rows become Avro, if they do."""
+        is_avro = self.spec.options.get("format") == "avro"
+        return avro.AvroValues(self.spec, self.topic or "") if is_avro else None
 
     @cached_property
     def rows(self) -> RowsByKey:
-        """How the rows follow each other, if they become JSON."""
+        """How the rows follow each other, if whole rows are sent."""
         return RowsByKey.of(self.spec)
 
     def check(self) -> None:
@@ -115,21 +122,21 @@ class Destination:
             raise invalid(
                 spec, "its state_topic is its topic", None, "name another topic, or remove the option"
             )
-        if self.is_json:
+        if self.is_row:
             if self.topic is None:
-                raise invalid(
-                    spec, "its rows are sent as JSON, and it has no topic", None, "add the option topic"
-                )
-            _ = self.rows  # raises its errors
-            return
-        for option in ("format", "keys"):
+                raise invalid(spec, "whole rows are sent, and it has no topic", None, "add the option topic")
+            _ = self.rows, self._avro  # raise their errors
+            if self._avro is not None:
+                return
+        for option in avro.OPTIONS if self.is_row else ("format", "keys", *avro.OPTIONS):
             if option in spec.options:
-                raise invalid(
-                    spec,
-                    f"it has the option {option}, but its rows are not sent as JSON",
-                    None,
-                    'write "format": "json", which sends whole rows, or remove the option',
+                what = f"it has the option {option}, which is not for its format"
+                remedy = (
+                    'write "format": "json" or "format": "avro", which send whole rows, or remove the option'
                 )
+                raise invalid(spec, what, None, remedy)
+        if self.is_row:
+            return
         wanted = {"key": _TEXT, "value": _TEXT, "topic": ("string",), "partition": ("integer",)}
         for name, takes in wanted.items():
             if name in kinds and kinds[name] not in takes:
@@ -141,8 +148,8 @@ class Destination:
 
     def messages(self, rows: DataFrame) -> DataFrame:
         """The messages of rows: topic, partition, key, value, headers, `RECORDS` and `PROBLEM`."""
-        if self.is_json:
-            columns = self._of_json(rows)
+        if self.is_row:
+            columns = self._of_row(rows)
             rows = self.rows.newest(rows) if self.rows.is_feed else rows
         else:
             none = {"topic": "string", "partition": "int", "key": "binary", "headers": None}
@@ -153,14 +160,17 @@ class Destination:
             columns |= {"value": F.col("value"), RECORDS: F.lit(1), PROBLEM: F.lit(None).cast("string")}
         if self.topic is not None:
             columns["topic"] = F.lit(self.topic)
-        if not self.is_json and "topic" in columns:
+        if not self.is_row and "topic" in columns:
             columns[PROBLEM] = F.when(columns["topic"].isNull(), "a row has no topic")
         columns |= {name: columns[name].cast("binary") for name in ("key", "value")}
         return rows.select(*(column.alias(name) for name, column in columns.items()))
 
-    def _of_json(self, rows: DataFrame) -> dict[str, Column]:
+    def _of_row(self, rows: DataFrame) -> dict[str, Column]:
         by_key, none = self.rows, F.lit(None)
-        value = F.to_json(F.struct(*map(quoted_column, by_key.columns)), JSON_OPTIONS)
+        if self._avro is not None:
+            value = self._avro.column(rows, by_key.columns)
+        else:
+            value = F.to_json(F.struct(*map(quoted_column, by_key.columns)), JSON_OPTIONS)
         keys = [F.col(quoted_column(name)) for name in by_key.keys]
         key: Column = none.cast("string")
         if keys:
@@ -187,7 +197,7 @@ class Destination:
         """The error for a row that cannot be sent."""
         shown = None if key is None else key.decode(errors="replace")
         if reason not in REASONS:
-            is_feed = self.is_json and self.rows.is_feed
+            is_feed = self.is_row and self.rows.is_feed
             return refused(self.spec, reason, {"key": shown}, [KEEP_OUT_OF_FEED if is_feed else KEEP_OUT])
         keys = self.rows.keys
         row = json.loads(shown or "{}") if len(keys) > 1 else dict.fromkeys(keys, shown)

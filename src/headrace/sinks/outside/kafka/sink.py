@@ -70,4 +70,6 @@ class KafkaSink(StatefulSink):
         return [found[version] for version in sorted(found)]
 
     def writer(self, session: SparkSession, stamp: BatchStamp, held: int) -> KafkaWriter:
-        return KafkaWriter(sink=self, channel=self.channel, stamp=stamp, held=held)
+        return KafkaWriter(
+            sink=self, channel=self.channel, destination=self.destination, stamp=stamp, held=held
+        )

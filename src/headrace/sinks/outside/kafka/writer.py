@@ -14,6 +14,7 @@ from headrace.model.counts import BatchCounts
 from headrace.runtime.lazy_pyspark import DataFrame, F
 from headrace.sinks.outside.by_key import PROBLEM, RECORDS
 from headrace.sinks.outside.kafka.channel import Channel, KafkaTransaction
+from headrace.sinks.outside.kafka.destination import Destination
 from headrace.sinks.outside.stateful import StatefulWriter
 from headrace.sinks.target import SplitRows
 
@@ -32,6 +33,9 @@ class KafkaWriter(StatefulWriter):
     """Writes one batch. Spark has computed its rows before the transaction begins."""
 
     channel: Channel
+    destination: (
+        Destination  # that of this sink: the query of an earlier one in this process had other columns
+    )
     _file: IO[bytes] | None = field(default=None, init=False)
     _records: int = field(default=0, init=False)
 
@@ -40,7 +44,7 @@ class KafkaWriter(StatefulWriter):
             self._file.close()
 
     def stage(self, rows: SplitRows) -> None:
-        destination = self.channel.destination
+        destination = self.destination
         self._file, self._records = tempfile.TemporaryFile(), 0  # noqa: SIM115
         stream = None
         for part in _parts(destination.messages(rows.accepted), rows.most):
@@ -54,7 +58,7 @@ class KafkaWriter(StatefulWriter):
             stream.close()
 
     def apply(self, transaction: KafkaTransaction, split: SplitRows) -> BatchCounts:
-        largest, refused = self.channel.largest, self.channel.destination.refused
+        largest, refused = self.channel.largest, self.destination.refused
         for topic, partition, key, value, headers in self._messages():
             size = len(key or b"") + len(value or b"") + _OVERHEAD
             named = [(one["key"], one["value"]) for one in headers or ()]
