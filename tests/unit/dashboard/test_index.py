@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from headrace.dashboard.index import EventIndex
+from headrace.dashboard.server import Address, Dashboard, serving
+from headrace.declare.spec import load_project
 from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, BatchTimed, UpdateFinished, UpdateStarted
 from headrace.model.names import TableName
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable
 from headrace.storage.layout import Storage
+from object_server import ObjectServer
+from waiting import until
 
 ORDERS = TableName("default", "orders")
 NOW = datetime.now(UTC)
@@ -134,3 +139,22 @@ def test_the_measures_of_a_batch_are_columns(storage: Storage, index: EventIndex
     assert (row["lag"], row["latency_s"], row["duration_ms"], row["pipeline"]) == (4, 2.0, 500, "shop")
     kinds = [row["type"] for row in index.query("SELECT type FROM events WHERE upd = 'u1' ORDER BY seq")]
     assert kinds[0] == "create_update" and "batch_steps" in kinds and kinds[-1] == "update_progress"
+
+
+def test_a_bucket_is_indexed_and_shown(
+    object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    object_server.reach(monkeypatch)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    root = f"s3://{object_server.make_bucket()}/lake"
+    (tmp_path / "headrace.yml").write_text(f"name: shop\nstorage: {root}\nlibraries: [{{file: none.py}}]\n")
+    settings = load_project(tmp_path)
+    started = UpdateStarted(update="u1", pipeline="shop", mode="triggered", flows=("orders",), views=())
+    write(settings.storage, started, batch(0), batch(1))
+    dashboard = Dashboard(settings, Address(port=0), token="t")
+    with serving(dashboard), requests.Session() as session:
+        home = f"http://127.0.0.1:{dashboard.port}/"
+        session.get(f"{home}?token=t", timeout=30)
+        until(lambda: dashboard.site.index.progress.done == 1, "the bucket was not read")
+        assert "has committed batch 1" in session.get(f"{home}p/shop/events", timeout=30).text
+        assert "update?id=u1" in session.get(home, timeout=30).text
