@@ -189,14 +189,13 @@ class Planner:
 
     def _take(self, shard: int, planned: _Planned, page: Page) -> list[Row]:
         """Add the records of a page to a plan."""
-        at, rows, arrived_ms = planned.end, list[Row](), 0
+        at, rows = planned.end, list[Row]()
         for record in page.records:
             found = rows_of(self._connection, shard, record, at.number)
             at = replace(at, sequence=record["SequenceNumber"], number=at.number + len(found))
-            arrived_ms = int(record["ApproximateArrivalTimestamp"].timestamp() * 1000)
             rows += found
         # The children of a closed shard begin where it has ended, and not when this was noticed.
-        seen_ms = arrived_ms if page.is_end else max(page.until_ms, arrived_ms)
+        seen_ms = page.arrived_ms if page.is_end else page.until_ms
         # The start of a flow has the time at which it was opened.
         is_first = planned.end.sequence is None and bool(page.records)
         seen_ms = seen_ms if is_first else max(seen_ms, at.seen_ms or 0)
@@ -209,7 +208,7 @@ class Planner:
         """Whether there is nothing more to plan of a shard now."""
         until_ms = self._until_ms
         finished = page.is_end or page.is_last
-        finished = finished or (until_ms is not None and page.until_ms > until_ms + _MARGIN_MS)
+        finished = finished or (until_ms is not None and page.arrived_ms > until_ms + _MARGIN_MS)
         if finished and until_ms is not None:
             self._done.add(shard)
         return finished

@@ -104,11 +104,17 @@ class Page:
     """Some records behind each other, as Kinesis gives them."""
 
     records: Sequence[Mapping[str, Any]]
-    # The time up to which the shard is read: all records that arrived before it are on this page or before
+    # The time up to which the shard is read: all records that arrived before it are on this page or before. 0
+    # for a page without records that is not the last one: how far it is behind is known roughly only
     until_ms: int
+    arrived_ms: int  # when the last record arrived; 0 without records
     is_last: bool  # whether there is no further record now
     is_end: bool  # whether there will never be a further record: the shard is closed
     behind_ms: int
+
+
+def _arrived_ms(record: Mapping[str, Any]) -> int:
+    return int(record["ApproximateArrivalTimestamp"].timestamp() * 1000)
 
 
 class ShardPages:
@@ -132,11 +138,14 @@ class ShardPages:
             self._last = records[-1]["SequenceNumber"]
         self._iterator = found.get("NextShardIterator")
         behind_ms = int(found.get("MillisBehindLatest") or 0)
+        # A page that ends at the limit says nothing of the records behind it.
+        is_last = behind_ms == 0 and len(records) < limit
+        arrived_ms = _arrived_ms(records[-1]) if records else 0
         return Page(
             records=records,
-            until_ms=server_ms(found) - behind_ms,
-            # A page that ends at the limit says nothing of the records behind it.
-            is_last=behind_ms == 0 and len(records) < limit,
+            until_ms=max(server_ms(found) if is_last else 0, arrived_ms),
+            arrived_ms=arrived_ms,
+            is_last=is_last,
             is_end=self._iterator is None,
             behind_ms=behind_ms,
         )
