@@ -30,6 +30,7 @@ from headrace.model.queries import Query
 from headrace.plan import stages
 from headrace.plan.catalog import isolated_session
 from headrace.plan.changes import find_changes
+from headrace.plan.coordinates import find_followed
 from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_plan
@@ -241,6 +242,9 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
         checked_views=_checked(resolved.views, resolver.declarations),
         checks=target.checks,
         sink=sink,
+        follows=None
+        if sink is None or any(one.rejects for one in target.expectations) or len(sources) != 1
+        else find_followed(resolved.plan, sources[0]),
         connection=dict
         if sink is None
         else partial(kind_for(sink.format).sink_options, sink, resolver.settings),

@@ -1,4 +1,4 @@
-"""The columns of a query that keep each record's coordinates and timestamp."""
+"""The columns of a query that keep each record's coordinates and timestamp, or a table's values."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace.model.names import FEED_COLUMNS
 from headrace.model.ranges import PartType
-from headrace.plan.logical import Leaf, LogicalPlan, Node
+from headrace.plan.logical import Leaf, LogicalPlan, Node, build_node
 from headrace.plan.stages import Coordinates
+from headrace.sinks.outside.by_key import OWN_COLUMNS
+from headrace.sinks.target import Followed
 from headrace.sources.bad_records import METRICS
 from headrace.sources.registry import COORDINATES, STREAM_COORDINATES, kind_for, widest_coordinates
+from headrace.sources.source import Source
 
 Part = str  # a part of the coordinates, or the timestamp
 _TIMESTAMP: Final = "timestamp"
+
+_COLUMN: Final = "="
+"""What the value of a table's column begins with, before its name. No part of coordinates has such a name."""
 
 _ROW_BY_ROW = frozenset(
     {"SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression"}
@@ -105,6 +112,40 @@ def find_coordinates(plan: LogicalPlan, known: KnownColumns) -> CoordinateColumn
     return _choose(paths)
 
 
+def find_followed(plan: LogicalPlan, source: Source) -> Followed | None:
+    """How the rows of a query follow those of a table; ``None`` unless the query gives one row for each
+    change of the table's feed."""
+    start = source.feed_start
+    if len(plan.leaves) != 1 or start is None:
+        return None
+    nodes = [node for node in plan.root.walk() if not node.children]
+    names = [str(one.fields["name"]) for node in nodes for one in node.expressions("output")]
+    paths = {name: _COLUMN + name for name in names}
+    values = _values(plan.root, plan.leaves[0], lambda _: CoordinateColumns(paths=paths))
+    if values is None:
+        return None
+    unchanged = [name for name, number in _outputs(plan.root) if values.get(number) == _COLUMN + name]
+    if not {*FEED_COLUMNS[:2]} <= {*unchanged}:
+        return None
+    return Followed(
+        columns=tuple(name for name in unchanged if name not in (*FEED_COLUMNS, *OWN_COLUMNS)),
+        is_whole=start == "all",
+        has_preimages=not any(
+            "update_preimage" in str(node.fields.get("condition")) for node in plan.root.walk()
+        ),
+    )
+
+
+def _leaves_preimages(filtered: Node, below: Mapping[int, _Value]) -> bool:
+    """Whether a filter of a change feed leaves out the rows before updates, and no others."""
+    condition = filtered.fields.get("condition")
+    parts = list(build_node(condition).walk()) if isinstance(condition, list) else []
+    if [one.kind for one in parts] != ["Not", "EqualTo", "AttributeReference", "Literal"]:
+        return False
+    is_change = _value(parts[2], below) == _COLUMN + FEED_COLUMNS[0]
+    return is_change and parts[3].fields.get("value") == "update_preimage"
+
+
 def _values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Value] | None:
     """The coordinate in each column of a node, by the column's id; ``None`` if a row is not one record."""
     if not node.children:
@@ -117,7 +158,7 @@ def _values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Value] | 
     (child,) = node.children
     # A filter of one of our readers: its bad records are quarantined or counted.
     is_ours = child.kind == "CollectMetrics" and str(child.fields.get("name")).startswith(METRICS)
-    if node.kind == "Filter" and is_ours:
+    if node.kind == "Filter" and (is_ours or _leaves_preimages(node, below)):
         return below
     if node.kind != "Project":
         return None

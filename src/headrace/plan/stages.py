@@ -26,6 +26,7 @@ from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import RecordCoordinates
 from headrace.model.texts import counted, error_texts, html_table
+from headrace.sinks.target import Followed
 from headrace.sources.requests import Found
 from headrace.sources.source import Source
 from headrace.state.checkpoint import QueryRecord
@@ -82,6 +83,7 @@ class PlannedFlow(PlannedQuery):
     checked_views: tuple[TemporaryView, ...] = ()
     checks: tuple[DatasetCheck, ...] = ()
     sink: Sink | None = None  # where the rows go, if the target is a sink
+    follows: Followed | None = None  # how the rows of a sink follow those of a table
     # The settings of the sink's connection that the profile gives.
     connection: Callable[[], Mapping[str, str]] = field(default=dict, compare=False, repr=False)
     readers: tuple[TableName, ...] = ()  # the other tables whose flows read its table as a stream

@@ -50,7 +50,8 @@ class StoredPipeline:
         Args:
             since: A table version or a time; older commits are not checked.
             require: The grade that must be judged for each flow: ``ranges``, ``counts`` or ``records``.
-            sample: The number of keys of each table with changes by key whose newest records are read again.
+            sample: The number of keys of each table with changes by key whose newest records are read again,
+                and of keys of each sink whose rows are compared with the table that it follows.
 
         Returns:
             The proof: `proven`, and each flow with its grades.

@@ -133,6 +133,7 @@ def _opened(planned: PlannedFlow, sink: Sink, opens: Callable[[SinkSpec], Opened
                 reads_changes=any(source.reads_feed for source in planned.sources),
                 limits_changes=any(source.limits_feed for source in planned.sources),
                 sources=len(planned.sources),
+                follows=planned.follows,
                 connection=planned.connection(),
             )
         )

@@ -229,6 +229,23 @@ class FlowTarget(Target[BatchStamp], Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Followed:
+    """How the rows of a sink follow those of a table, whose change feed they come from."""
+
+    columns: tuple[str, ...]  # those that have the values of the table's columns of the same names
+    is_whole: bool  # whether the feed begins with all rows of the table, and not with later changes
+    has_preimages: bool  # whether the feed has the rows before updates, which delete a key that was changed
+
+    def common(self, other: Followed | None) -> Followed | None:
+        """What holds for rows of both."""
+        return other and Followed(
+            columns=tuple(name for name in self.columns if name in other.columns),
+            is_whole=self.is_whole and other.is_whole,
+            has_preimages=self.has_preimages and other.has_preimages,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SinkSpec:
     """A declared sink, and what is known of its rows, for the formats of `sinks/outside`."""
 
@@ -239,6 +256,7 @@ class SinkSpec:
     reads_changes: bool = False  # whether a source of its rows is a change feed
     limits_changes: bool = False  # whether the query itself limits the batches of that feed
     sources: int = 1  # how many sources its rows come from
+    follows: Followed | None = None  # the columns of a table that its rows keep
     connection: Mapping[str, str] = field(default_factory=dict, repr=False)  # the profile's settings for it
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.names import TableName
@@ -72,6 +72,12 @@ class Source(ABC):
     def limits_feed(self) -> bool:
         """Whether the query itself limits the batches of such a feed."""
         return False
+
+    @property
+    def feed_start(self) -> Literal["all", "later"] | None:
+        """Whether a new flow gets all rows of a table from its change feed, or only later changes; ``None``
+        if the source is something else, or leaves out changes."""
+        return None
 
     @property
     def on_data_loss(self) -> OnDataLoss | None:

@@ -64,7 +64,7 @@ class DeltaReader(SourceReader):
         found = Judgement()
         for source in lineage.last_sources:
             seen = source.marks.get("seen")
-            path = _find_upstream(self.context.storage, source) if seen is not None else None
+            path = find_upstream(self.context.storage, source) if seen is not None else None
             if seen is None or path is None:
                 continue
             version = int(seen["version"])
@@ -134,7 +134,7 @@ class DeltaReader(SourceReader):
 
     def _upstream(self, source: SourceRange, version: int) -> Evidence:
         """The table that a flow reads, at the version that it has read or later."""
-        path, found = _find_upstream(self.context.storage, source), None
+        path, found = find_upstream(self.context.storage, source), None
         if path is not None and path.parent.parent.name == "tables":
             storage, name = Storage(path.parent.parent.parent), TableName(path.parent.name, path.name)
             found = self.context.tables.get(name) if storage == self.context.storage else None
@@ -155,7 +155,7 @@ class DeltaReader(SourceReader):
         return found
 
 
-def _find_upstream(storage: Storage, source: SourceRange) -> StoredPath | None:
+def find_upstream(storage: Storage, source: SourceRange) -> StoredPath | None:
     """The table behind a range; ``None`` where it is not there any more.
 
     Its name in our own storage comes first, since the storage may have been moved; where a table lies at

@@ -155,6 +155,15 @@ def commit_mark(table: StoredPath, version: int) -> str | None:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
+def last_change(table: StoredPath, version: int) -> int:
+    """The index of the last file with the changes of a version, as its change feed counts them."""
+    text = (table / "_delta_log" / f"{version:020d}.json").read_text()
+    actions = [json.loads(line) for line in text.split("\n") if line.strip()]
+    changes = [one for one in actions if "cdc" in one]
+    parts = [one[name] for one in actions for name in ("add", "remove") if name in one]
+    return len(changes or [one for one in parts if one.get("dataChange", True)]) - 1
+
+
 def load_table_log(table: StoredPath, since: int | None = None) -> TableLog:
     """Read a table's log up to its newest version; what lies before `since` only as a state."""
     versions = list_versions(table)

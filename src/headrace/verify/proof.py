@@ -45,9 +45,19 @@ from headrace.verify.quarantine import (
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.reader import Context, SinkUnreadError
 from headrace.verify.records import RecordsJudge
-from headrace.verify.registry import SINK_LOGS, Readers, known_kinds
-from headrace.verify.report import DatasetProof, Finding, FlowProof, Grade, GradeReport, Judgement, Proof
+from headrace.verify.registry import SINK_LOGS, SINK_ROWS, Readers, known_kinds
+from headrace.verify.report import (
+    DatasetProof,
+    Finding,
+    FlowProof,
+    Grade,
+    GradeReport,
+    Judgement,
+    Proof,
+    unjudged_records,
+)
 from headrace.verify.sampled_keys import judge_sample
+from headrace.verify.sampled_sinks import SampledSink
 from headrace.verify.source_range import Kinds
 from headrace.verify.stored import LOCAL, Storage, StoredPath, Systems
 
@@ -87,7 +97,10 @@ def verify_pipeline(
         evidence = tables.evidence[name]
         proof = judge.judge(evidence, records.judge(evidence))
         replayed = None
-        if sample is not None:
+        is_sink = name in tables.sinks or any(one.counts.kind == "send" for one in evidence.batches)
+        if sample is not None and is_sink:
+            replayed = _sample_sink(storage, evidence, tables.sinks.get(name), sinks, sample)
+        elif sample is not None:
             paths = storage.table(name), storage.side_table("tombstones", name)
             replayed = judge_sample(evidence, *paths, readers, sample)
         table = proof.table.with_findings(tables.replaced.get(name, []))
@@ -101,6 +114,7 @@ class _Tables:
     evidence: dict[TableName, Evidence] = field(default_factory=dict)
     unread: list[DatasetProof] = field(default_factory=list)  # missing, unreadable or not the pipeline's
     replaced: dict[TableName, list[Finding]] = field(default_factory=dict)  # judged, but replaced by another
+    sinks: dict[TableName, Callable[[], Evidence]] = field(default_factory=dict)  # read again what a sink has
 
 
 def _load_tables(
@@ -124,8 +138,9 @@ def _load_tables(
             missing = prove_missing(storage, table) if table is not None and table.was_made else None
             tables.unread.append(missing or prove_unread(name, "not created yet", applies=False))
             continue
+        load = partial(load_evidence, storage, name, kinds, since, load_log=load_log)
         try:
-            evidence = load_evidence(storage, name, kinds, since, load_log=load_log)
+            evidence = load()
         except SinkUnreadError as error:
             assert table is not None, "only a sink is read otherwise"
             tables.unread.append(prove_missing(storage, table, str(error)))
@@ -135,6 +150,8 @@ def _load_tables(
             tables.unread.append(prove_unread(name, "the log cannot be read", finding))
             continue
         replacement = find_replacement(evidence, table, settings.name)
+        if load_log is not None:
+            tables.sinks[name] = load
         if is_of_pipeline(evidence) and (datasets or evidence.pipeline in (None, settings.name)):
             tables.evidence[name] = evidence
             tables.replaced[name] = [] if replacement is None else [replacement]
@@ -153,6 +170,21 @@ def _load_sink_log(
     if sink is None or sink.format != format:
         raise SinkUnreadError(f"the files of the pipeline declare no {format} sink of this name")
     return SINK_LOGS[format](name, sink.options, path, access)
+
+
+def _sample_sink(
+    storage: Storage,
+    evidence: Evidence,
+    reload: Callable[[], Evidence] | None,
+    sinks: DeclaredSinks,
+    size: int,
+) -> GradeReport:
+    sink = sinks()[evidence.dataset] if reload is not None else None
+    if reload is None or sink is None or sink.format not in SINK_ROWS:
+        return unjudged_records("the rows of sinks of this format cannot be compared", applies=False)
+    return SampledSink(options=sink.options, read=SINK_ROWS[sink.format], reload=reload).judge(
+        storage, evidence, size
+    )
 
 
 def _chosen(

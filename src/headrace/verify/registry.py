@@ -15,6 +15,7 @@ from headrace.verify.kafka import sink
 from headrace.verify.kafka.reader import KafkaReader
 from headrace.verify.kinesis import KinesisReader
 from headrace.verify.reader import Context, SourceReader
+from headrace.verify.sink_rows import ReadRows
 from headrace.verify.source_range import Kinds, Position, SourceRange
 from headrace.verify.stored import StoredPath
 
@@ -67,6 +68,14 @@ SINK_LOGS: dict[str, Callable[[TableName, Mapping[str, str], StoredPath, Mapping
 }
 """What reads the batches of a sink that keeps them itself, by its format. The last argument is the access to
 the systems of sources, by their kind."""
+
+SINK_ROWS: dict[str, ReadRows] = {
+    "elasticsearch": search.read_rows,
+    "opensearch": search.read_rows,
+    "postgres": postgres.read_rows,
+    "redis": redis.read_rows,
+}
+"""What reads rows of a sink that can be compared with those of a table, by its format."""
 
 
 def known_kinds() -> Kinds:

@@ -305,15 +305,16 @@ def _rows_of(
     found: dict[Key, Any] = {}
     rows = QueryBuilder().register("t", table.open_table(version)).execute(sql)
     for batch in pa.RecordBatchReader.from_stream(rows):
-        for row in _possible(batch, size, wanted):
+        for row in possible_rows(batch, size, wanted):
             key, *order = map(_plain, [tuple(row[:size]), *row[size:]])
             if key in wanted:
                 found[key] = max([*order, *([found[key]] if key in found else [])], default=None)
     return found
 
 
-def _possible(batch: Any, size: int, wanted: Collection[Key]) -> Iterator[list[Any]]:
-    """The values of rows that may have one of some keys; nested values are not compared here."""
+def possible_rows(batch: Any, size: int, wanted: Collection[Key]) -> Iterator[list[Any]]:
+    """The values of rows that may have one of some keys, which come first; nested values are not compared
+    here."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
+
 from headrace.model.counts import BatchCounts, sum_counts
 from headrace.model.declarations import Sink
-from headrace.sinks.target import describe_sink
+from headrace.sinks.outside.stateful import SinkState
+from headrace.sinks.target import Followed, describe_sink
 from headrace.verify.equations import RowCounts
 
 
@@ -24,3 +28,18 @@ def test_a_sink_states_its_guarantee() -> None:
     weaker = Sink(format="kafka", options={**topic.options, "guarantee": "at_least_once"})
     assert describe_sink(weaker) == f"{sends}: at least once"
     assert describe_sink(Sink(format="function", function=print)).endswith("each batch: at least once")
+
+
+def test_a_state_keeps_what_holds_for_all_rows_of_a_sink() -> None:
+    whole = Followed(columns=("id", "name"), is_whole=True, has_preimages=True)
+    first = SinkState().with_rows(whole)
+    assert first.follows == whole
+    fed = replace(first, checkpoints={"flow": "c"})
+    later = fed.with_rows(replace(whole, columns=("id", "size"), has_preimages=False))
+    assert later.follows == Followed(columns=("id",), is_whole=True, has_preimages=False)
+    assert SinkState.of_json(json.loads(json.dumps(asdict(later)))) == later
+    assert later.with_rows(None).with_rows(whole).follows is None
+    assert later.with_rows(whole, clear=True).follows == whole
+    # An earlier version of Headrace has written it.
+    old = {name: value for name, value in asdict(fed).items() if name != "follows"}
+    assert SinkState.of_json(old).with_rows(whole).follows is None

@@ -52,7 +52,8 @@ def parse_sample(ctx: click.Context, param: click.Parameter, text: str | None) -
 )
 @option(
     "--sample N|SHARE",
-    "In tables with changes by key, compare N rows with the newest records of their keys in Kafka. With "
+    "In tables with changes by key, compare N rows with the newest records of their keys in Kafka; in sinks "
+    "that follow a table, N keys with the rows of the table. With "
     "--recompute, compare about N rows of each view, or a share of them (0.01).",
     parse_sample,
 )

@@ -29,6 +29,7 @@ from headrace.sinks.target import (
     BatchStamp,
     BatchWriter,
     Committed,
+    Followed,
     OpenedGeneration,
     SinkSpec,
     SinkStore,
@@ -44,7 +45,8 @@ _PAGE = 200
 @dataclass(frozen=True, kw_only=True)
 class SinkState:
     """The state of the flows of a sink after a commit. `replaced`: by flow the checkpoint that its newest one
-    has replaced, and the last batch of it whose rows the sink kept."""
+    has replaced, and the last batch of it whose rows the sink kept. `follows`: what holds for the rows of all
+    queries that have written to the sink; ``None`` if nothing is known."""
 
     version: int = -1  # -1 before the first commit
     table_id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -52,12 +54,15 @@ class SinkState:
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     transactions: Mapping[str, int] = field(default_factory=dict)
     replaced: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    follows: Followed | None = None
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(
-            **{**value, "replaced": {flow: (old, at) for flow, (old, at) in value["replaced"].items()}}
-        )
+        replaced = {flow: (old, at) for flow, (old, at) in value["replaced"].items()}
+        follows = value.get("follows")
+        if follows is not None:
+            follows = Followed(**{**follows, "columns": tuple(follows["columns"])})
+        return cls(**{**value, "replaced": replaced, "follows": follows})
 
     def fenced(self, flow: str) -> tuple[str, int] | None:
         return self.replaced.get(flow)
@@ -65,6 +70,11 @@ class SinkState:
     def last_batch(self, checkpoint: str) -> int:
         """The last batch that the sink holds of a checkpoint; -1 if none."""
         return self.transactions.get(checkpoint, -1)
+
+    def with_rows(self, follows: Followed | None, *, clear: bool = False) -> SinkState:
+        """The state once rows of a query are added to those that are there."""
+        is_first = clear or not self.checkpoints
+        return replace(self, follows=follows if is_first else self.follows and self.follows.common(follows))
 
     def with_batch(self, checkpoint: str, batch: int) -> SinkState:
         return replace(self, transactions={**self.transactions, checkpoint: batch})
@@ -180,7 +190,7 @@ class StatefulSink(SinkStore, ABC):
 
     def open_generation(self, opened: OpenedGeneration) -> int:
         with self.transaction() as transaction:
-            state = transaction.state.with_generation(opened)
+            state = transaction.state.with_rows(self.spec.follows, clear=opened.clear).with_generation(opened)
             transaction.open()
             if opened.clear:
                 transaction.clear()
@@ -231,6 +241,7 @@ class StatefulWriter(BatchWriter, ABC):
                 raise fenced(self.stamp, last)
             counts = self.apply(transaction, self.split)
             stamp = self.stamp if ranges is None else replace(self.stamp, ranges=ranges)
-            state = transaction.state.with_batch(stamp.checkpoint, stamp.batch)
+            state = transaction.state.with_rows(self.sink.spec.follows)
+            state = state.with_batch(stamp.checkpoint, stamp.batch)
             version = self.sink.record(transaction, state, batch_metadata(stamp, counts))
         return Committed(version=version, counts=counts)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 from headrace.errors import HeadraceError, SourceLocation, UpstreamMissingError, UpstreamSchemaChangedError
@@ -75,6 +75,11 @@ _READS_OLD_NAMES = (
 """With this setting, a stream reads older rows with the current columns, as a batch query does."""
 _CHECKS_LAST_BATCH = "spark.databricks.delta.streaming.trailingCommitValidation.enabled"
 """At a restart, Spark plans the last batch again. An erasure may have removed its commits from the log."""
+_PLAIN_FEED = frozenset(
+    {"path", "readchangefeed", "readchangedata", "startingversion", "startingtimestamp", "maxfilespertrigger"}
+    | {"maxbytespertrigger"}
+)
+"""The options, in lower case, with which a change feed has each change."""
 _SLOW_S = 1.0
 """A batch that is shorter is not worth a look at how much is left."""
 _LEAST_BYTES = 1 << 20
@@ -111,6 +116,14 @@ class DeltaSource(Source):
     def limits_feed(self) -> bool:
         limits = ("maxFilesPerTrigger", "maxBytesPerTrigger")
         return self.reads_feed and not self.adaptive and any(self.option(name) is not None for name in limits)
+
+    @property
+    def feed_start(self) -> Literal["all", "later"] | None:
+        given = {name.lower() for name in self.options if not name.lower().startswith("headrace.")}
+        if not self.reads_feed or given - _PLAIN_FEED:
+            return None
+        version, moment = self.option("startingVersion"), self.option("startingTimestamp")
+        return "all" if moment is None and version in (None, "0") else "later"
 
     @property
     def skips_changes(self) -> bool:
