@@ -87,6 +87,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
             "partial_changes",
             "partial_history",
             "postgres",
+            "sampled_sinks",
             "sink_store",
             "snapshots",
             "targets",

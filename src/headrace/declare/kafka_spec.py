@@ -102,6 +102,9 @@ class Msk(Part):
                     raise ValueError(f"has `{name}`, which is for `auth: {auth}`, not for `{self.auth}`")
                 if not is_given and auth == self.auth != "iam":
                     raise ValueError(f"needs `{name}` for `auth: {auth}`")
+        if self.profile is not None and self.role_arn is not None:
+            # Java's client would take the profile, and librdkafka the role with other credentials.
+            raise ValueError("has `profile` and `role_arn`: name a profile of AWS that has the role")
         return self
 
     @property
@@ -160,6 +163,8 @@ class EventHubs(Part):
                 raise ValueError(
                     "has a `connection_string` without Endpoint=sb://NAME.servicebus.windows.net/"
                 )
+            if "SharedAccessKey=" not in self.connection_string:
+                raise ValueError("has a `connection_string` without SharedAccessKey=..")
         elif missing := [name for name in entra if name not in given]:
             needs = " and ".join(f"`{name}`" for name in missing)
             raise ValueError(f"needs `connection_string`, or for Microsoft Entra {needs}")
@@ -175,7 +180,7 @@ class EventHubs(Part):
             found = _ENDPOINT.search(self.connection_string)
             assert found is not None
             key = "connection_string"
-            login = _with_password("PLAIN", (key, "$ConnectionString"), (key, self.connection_string))
+            login = _with_password("PLAIN", (key, "$ConnectionString"), (key, self.connection_string.strip()))
             return {_SERVERS: (key, f"{found[1]}:9093"), **login, **_kept_alive(key)}
         token_url = f"https://login.microsoftonline.com/{self.tenant}/oauth2/v2.0/token"
         oauth = "sasl.oauthbearer"
@@ -206,6 +211,8 @@ def _kept_alive(key: str) -> Written:
     return {"metadata.max.age.ms": (key, "180000"), "connections.max.idle.ms": (key, "180000")}
 
 
+_OTHER_LOGINS = ("sasl.jaas.config", "sasl.mechanisms")
+"""Settings with which one client would log in as another user."""
 _MAY_BE_SET = frozenset({_SERVERS, "metadata.max.age.ms", "connections.max.idle.ms"})
 """Settings of a connection that the user can set beside it."""
 
@@ -236,15 +243,19 @@ class KafkaSpec(BaseModel):
         if self.connection is None:
             return self
         given = self.__pydantic_extra__ or {}
-        for key in self.connection.settings:
+        for key in (*self.connection.settings, *_OTHER_LOGINS):
             if key in given and key not in _MAY_BE_SET:
-                raise ValueError(f"has `{key}`, which follows from `connection`: remove one of the two")
+                raise ValueError(f"has `{key}` beside `connection`, which says it: remove one of them")
         servers = self.settings.get(_SERVERS, EMBEDDED)
         if servers == EMBEDDED:
             raise ValueError("has a `connection`, which needs `bootstrap.servers`, the addresses of brokers")
         match self.connection:
-            case Msk(auth="iam", region=region) if iam_region(servers, region) is None:
-                raise ValueError("has a `connection` without `region`, and the brokers' names have none")
+            case Msk(auth="iam", region=region):
+                named = iam_region(servers)
+                if (region or named) is None:
+                    raise ValueError("has a `connection` without `region`, and the brokers' names have none")
+                if region is not None and named not in (None, region):
+                    raise ValueError(f"has a `connection` with `region: {region}`, and brokers in {named}")
         return self
 
     @property

@@ -166,7 +166,7 @@ def _load(
     base = Mapped(
         {k: v for k, v in document.items.items() if k != "profiles"}, document.keys, document.location
     )
-    merged = _merged(base, _chosen(profiles, chosen, shown, targets))
+    merged = _with_profile(base, _chosen(profiles, chosen, shown, targets))
     for key, value in overrides.items():
         merged = _merged(merged, _override(key, value, redactor))
     given = None
@@ -182,7 +182,7 @@ def _load(
     brokers = spec_checks.build_brokers(
         spec.kafka.brokers,
         chosen=chosen,
-        profiles={name: partial(_merged, base, profile) for name, profile in profiles.items()},
+        profiles={name: partial(_with_profile, base, profile) for name, profile in profiles.items()},
         filler=filler,
         folder=file.parent,
         locations=spec_checks.broker_locations(merged),
@@ -303,10 +303,21 @@ def _merged(base: Mapped, over: Mapped) -> Mapped:
     return Mapped(items, keys, over.location if not base.items else base.location)
 
 
+def _with_profile(base: Mapped, profile: Mapped) -> Mapped:
+    """The spec with a profile. The connection of a service replaces that of the spec, with its address."""
+    kafka, below = profile.items.get("kafka"), base.items.get("kafka")
+    login = kafka.items.get(CONNECTION) if isinstance(kafka, Mapped) else None
+    if isinstance(login, Mapped) and "type" in login.items and isinstance(below, Mapped):
+        kept = {k: v for k, v in below.items.items() if k not in (CONNECTION, "bootstrap.servers")}
+        base = replace(base, items={**base.items, "kafka": replace(below, items=kept)})
+    return _merged(base, profile)
+
+
 def _override(key: str, text: str, redactor: Redactor) -> Mapped:
     """One override as a spec; what follows ``kafka.`` or ``configuration.`` is one name, with its dots."""
     if is_secret_key(key):
         redactor.add(text)
+    redactor.add_logins(text)
     location = SourceLocation(f"override of {key}", 0)
     if (meant := _meant(key)) is not None:
         raise errors.SpecUnknownKeyError(

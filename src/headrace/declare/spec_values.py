@@ -122,6 +122,7 @@ class Filler:
         filled = _VARIABLE.sub(fill, scalar.text)
         if secret:
             self._redactor.add(filled)
+        self._redactor.add_logins(filled)
         return filled
 
     def _variable(self, text: str, scalar: Scalar, path: tuple[str, ...]) -> str:
@@ -208,6 +209,7 @@ def _defaults(name: str, location: SourceLocation) -> list[str]:
 def collect_literals(value: Value, redactor: Redactor, path: tuple[str, ...] = ()) -> None:
     """Tell the redactor the secrets in the text of the spec, before a check shows a line of it."""
     for key, scalar in _scalars(value, path):
+        redactor.add_logins(scalar.text)
         if any(map(_may_be_secret, key)):
             for piece in _VARIABLE.split(scalar.text)[::3]:
                 redactor.add(piece)

@@ -29,7 +29,8 @@ _NOT_SECRET = re.compile(
 )
 _PLAIN = re.compile(r"true|false|null|none|\*+|changeit", re.IGNORECASE)
 _LOGIN_VALUE = re.compile(
-    r"""\b\w*(?:password|secret|token)\w*\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))""", re.IGNORECASE
+    r"""\b(?:\w*(?:password|secret|token)\w*|SharedAccessKey)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))""",
+    re.IGNORECASE,
 )
 _IN_ADDRESS = re.compile(r"://[^/@:\s]*:([^/\s]+)@|\bpassword=([^&\s]+)")
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
@@ -68,6 +69,11 @@ class Redactor:
                 return
             self._forms |= new
             self._pattern = None
+
+    def add_logins(self, text: str) -> None:
+        """Redact the passwords and keys that are named in a text, such as ``SharedAccessKey=..``."""
+        for found in _LOGIN_VALUE.findall(text):
+            self.add("".join(found))
 
     def java_pattern(self, limit: int) -> str:
         """The secrets as a Java pattern in ASCII; at the limit, the longer ones are left out."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.main import run
 from headrace.declare.spec import load_project
 from headrace.errors import KafkaLoginError, SpecInvalidError, SpecUnknownKeyError
 from headrace.model.kafka_settings import KafkaConnection
@@ -145,7 +146,7 @@ WRONG = {
         "`registry_secret`"
     ),
     "{bootstrap.servers: 'h:1', sasl.username: u, connection: {type: confluent_cloud, key: K, secret: S}}": (
-        "follows from `connection`"
+        "beside `connection`"
     ),
     "{bootstrap.servers: 'h:1', connection: {type: msk}}": "without `region`",
     "{bootstrap.servers: 'h:1', connection: {type: msk, auth: scram, username: u}}": "needs `password`",
@@ -156,6 +157,12 @@ WRONG = {
     "{connection: {type: event_hubs, connection_string: SharedAccessKey=x}}": "Endpoint=sb://",
     "{connection: {type: event_hubs, client_id: x}}": "`namespace` and `tenant` and `client_secret`",
     "{connection: event_hubs}": "must be a mapping",
+    f"{{sasl.jaas.config: x, connection: {{type: event_hubs, connection_string: '{STRING}'}}}}": "beside",
+    "{bootstrap.servers: 'h:1', connection: {type: msk, region: r, profile: p, role_arn: r}}": "`role_arn`",
+    f"{{bootstrap.servers: '{MSK}', connection: {{type: msk, region: us-east-1}}}}": "brokers in eu-west-1",
+    "{connection: {type: event_hubs, connection_string: 'Endpoint=sb://a.b/;'}}": "SharedAccessKey=..",
+    f"{{connection: '{STRING}'}}": "must be a mapping",
+    f"{{bootstrap.servers: '{STRING}'}}": "is not HOST:PORT",
 }
 
 
@@ -166,6 +173,33 @@ def test_a_connection_that_cannot_work_is_refused_with_its_line(write: Write, ka
     error = caught.value
     assert WRONG[kafka] in " ".join([error.summary, *error.facts, *error.remedies])
     assert error.location is not None and error.location.line == 6, error
+
+
+def test_the_key_of_a_connection_string_is_a_secret_also_in_the_wrong_place(
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HUBS", STRING)
+    for kafka in (f"{{connection: '{STRING}'}}", "{bootstrap.servers: '${HUBS}'}", "{brokers: '${HUBS}'}"):
+        spec = write({}, f"name: shop\nkafka: {kafka}\n")
+        for form in ((), ("--json",), ("--debug",)):
+            assert run(["plan", "--project", str(spec), *form]) == 2
+        seen = capsys.readouterr()
+        assert "pl4nted" not in seen.out + seen.err, kafka
+        assert "***" in seen.out + seen.err, kafka
+
+
+def test_the_connection_of_a_profile_replaces_that_of_the_spec(write: Write) -> None:
+    spec = (
+        "name: shop\nkafka:\n  bootstrap.servers: other:9092\n"
+        "  connection: {type: confluent_cloud, key: K, secret: S}\nprofiles:\n  azure:\n    kafka:\n"
+        f"      connection: {{type: event_hubs, connection_string: '{STRING}'}}\n"
+        "  keys:\n    kafka: {connection: {secret: T}}\n"
+    )
+    azure = load_project(write({}, spec), profile="azure").kafka
+    assert azure.bootstrap_servers == "shop.servicebus.windows.net:9093"
+    assert azure.settings["sasl.username"] == "$ConnectionString"
+    keys = load_project(write({}, spec), profile="keys").kafka
+    assert (keys.bootstrap_servers, keys.settings["sasl.password"]) == ("other:9092", "T")
 
 
 def test_a_value_of_a_connection_can_come_from_the_command_line(write: Write) -> None:
