@@ -252,8 +252,10 @@ def test_a_file_outside_of_the_pipeline_is_never_shown(shown: Shown, tmp_path: P
     outside = tmp_path / "other.py"
     outside.write_text("PASSWORD = 'x'\n")
     for path in (str(outside), "/etc/passwd", "../../../../etc/passwd", "landing/a.json", "cache"):
-        assert find_excerpt(view, path, 1).lines == (), path
-    assert find_excerpt(view, "visits.py", 2).lines
+        refused = find_excerpt(view, {"path": path, "line": 1})
+        assert refused is not None and refused.lines == (), path
+    shown_lines = find_excerpt(view, {"path": "visits.py", "line": 2})
+    assert shown_lines is not None and shown_lines.lines
 
 
 def test_a_page_learns_of_a_new_update_without_a_reload(shown: Shown) -> None:

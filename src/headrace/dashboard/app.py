@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from headrace.dashboard import datasets, events, graph, pipelines, proofs, topics, updates
 from headrace.dashboard.guard import Guard
 from headrace.dashboard.site import PipelineView, Site
-from headrace.dashboard.texts import FILTERS, address
+from headrace.dashboard.texts import FILTERS, address, command, remedy
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -92,10 +93,13 @@ class _Pages:
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
+            finalize=self._without_secrets,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= FILTERS
+        # Their results are HTML, in which a secret can be escaped: it is replaced before.
+        in_commands = {one.__name__: self._redacting(one) for one in (command, remedy)}
+        self._templates.filters |= {**FILTERS, **in_commands}
         self._templates.globals |= {"address": address, "tabs": _TABS, "site": site}
 
     async def home(self, request: Request) -> Response:
@@ -130,6 +134,14 @@ class _Pages:
             return self._templates.get_template(template).render(found)
 
         return Response(await run_in_threadpool(render), media_type="text/html")
+
+    def _without_secrets(self, value: Any) -> Any:
+        """A value of a template as it is printed."""
+        is_text = isinstance(value, str) and not isinstance(value, Markup)
+        return self._site.settings.redactor(value) if is_text else value
+
+    def _redacting(self, filter: Callable[[str], Markup]) -> Callable[[str], Markup]:
+        return lambda text: filter(self._site.settings.redactor(text))
 
     def _redacted(self, data: Mapping[str, Any]) -> Any:
         return self._site.settings.redactor.data(dict(data))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from headrace.dashboard.site import PipelineView
 from headrace.model.project import code_language
@@ -20,9 +22,12 @@ class Excerpt:
     lines: tuple[tuple[int, str], ...]  # with their numbers; none if the file is not here
 
 
-def find_excerpt(view: PipelineView, path: str, line: int, *, before: int = 3, after: int = 3) -> Excerpt:
-    """The lines around one line of the pipeline's code. A file that is no code of the pipeline is not read:
-    paths come from the event log, which others may have written."""
+def find_excerpt(view: PipelineView, place: Any, *, before: int = 3, after: int = 3) -> Excerpt | None:
+    """The lines around a source location; ``None`` if it is not one. A file that is no code of the pipeline
+    is not read: locations come from the event log, which others may have written."""
+    path, line = (place.get("path"), place.get("line")) if isinstance(place, Mapping) else (None, None)
+    if not isinstance(path, str) or type(line) is not int:
+        return None
     file = _code_file(view, path)
     texts = () if file is None else _read(file)
     first = max(line - before, 1)
@@ -31,9 +36,12 @@ def find_excerpt(view: PipelineView, path: str, line: int, *, before: int = 3, a
     return Excerpt(path=path, line=line, lines=shown)
 
 
-def find_declaration(view: PipelineView, path: str, line: int) -> Excerpt:
+def find_declaration(view: PipelineView, place: Any) -> Excerpt | None:
     """The lines of a declaration: with its decorators, up to the next blank line before a new statement."""
-    found = find_excerpt(view, path, line, before=_DECORATORS, after=_LONGEST)
+    found = find_excerpt(view, place, before=_DECORATORS, after=_LONGEST)
+    if found is None:
+        return None
+    line = found.line
     before = [one for one in found.lines if one[0] < line]
     first = next((number + 1 for number, text in reversed(before) if not text.strip()), 0)
     last = line + _LONGEST
@@ -47,7 +55,10 @@ def find_declaration(view: PipelineView, path: str, line: int) -> Excerpt:
 def _code_file(view: PipelineView, path: str) -> Path | None:
     if not view.is_own or not view.settings.file.exists():
         return None
-    file = (view.settings.root / path).resolve()
+    try:
+        file = (view.settings.root / path).resolve()
+    except (OSError, ValueError):  # such as a NUL in the path
+        return None
     folders = [folder.resolve() for folder in view.settings.code_folders]
     is_code = code_language(file) in ("python", "sql") or file == view.settings.file.resolve()
     return file if is_code and any(file.is_relative_to(one) for one in folders) else None

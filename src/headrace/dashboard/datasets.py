@@ -63,6 +63,7 @@ def page(view: PipelineView, request: Request) -> Mapping[str, Any]:
         "code": _code(view, definition),
         "quality": load_quality(view, key),
         "batches": _count_batches(view, key),
+        "checked": _CHECKED,
         "health": health,
         "versions": _versions(view, name),
         "proof": _proof(view, key),
@@ -87,8 +88,7 @@ def _definition(view: PipelineView, key: str) -> Mapping[str, Any]:
 
 
 def _code(view: PipelineView, definition: Mapping[str, Any]) -> Excerpt | None:
-    place = definition.get("location")
-    return None if place is None else find_declaration(view, place["path"], place["line"])
+    return find_declaration(view, definition.get("location"))
 
 
 def _describe(view: PipelineView, name: TableName) -> TableDescription | None:
@@ -224,4 +224,4 @@ def _steps(view: PipelineView, batches: list[dict[str, Any]]) -> Iterator[dict[s
         )
         for row in found:
             details = json.loads(row["details"])["batch_steps"]
-            yield {**row, "batch": details["batch"], "steps": details["steps_ms"]}
+            yield {**row, "batch": details.get("batch"), "steps": details.get("steps_ms") or {}}

@@ -88,8 +88,9 @@ def page(view: PipelineView, request: Request) -> Mapping[str, Any]:
 def facts(view: PipelineView, request: Request) -> Mapping[str, Any]:
     """The facts of an error, which can quote rows, because somebody has asked."""
     allow(view)
-    error = _load(view, request)[1].get("error") or {}
-    return {"facts": [view.settings.redactor(str(one)) for one in error.get("facts") or ()]}
+    error = _load(view, request)[1].get("error")
+    found = error.get("facts") if isinstance(error, Mapping) else None
+    return {"facts": [str(one) for one in found or ()]}
 
 
 def _load(view: PipelineView, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.dashboard.index import moment
-from headrace.dashboard.pipelines import load_updates, state_of
+from headrace.dashboard.pipelines import load_updates, rejected_today, state_of
 from headrace.dashboard.site import PipelineView
 from headrace.dashboard.texts import address, tone, worst
 from headrace.project.last_results import load_result
@@ -68,7 +68,7 @@ class _Builder:
 
     def build(self) -> Drawing:
         definitions = self.view.definitions
-        statuses, recent, rejected = self.view.datasets(), _recent(self.view), _rejected(self.view)
+        statuses, recent, rejected = self.view.datasets(), _recent(self.view), rejected_today(self.view)
         planned = load_changes(self.view)
         changes = {} if planned is None else planned.changes
         declared = {one["name"]: one["details"] for one in definitions if one["type"] == "dataset_definition"}
@@ -192,21 +192,16 @@ def _kind(definition: Mapping[str, Any] | None, status: DatasetStatus | None) ->
 
 def _recent(view: PipelineView) -> dict[str, dict[str, Any]]:
     """The last batch or refresh of each dataset."""
-    names = [*view.datasets()]
+    names = [*view.datasets()][:400]  # SQLite joins at most 500 queries
     union = " UNION ALL ".join(
         [
             "SELECT * FROM (SELECT dataset, at, latency_s FROM batches WHERE dataset = ? "
-            "ORDER BY at DESC LIMIT 1)"
+            "AND pipeline = ? ORDER BY at DESC LIMIT 1)"
         ]
-        * len(names[:400])
+        * len(names)
     )
-    return {row["dataset"]: row for row in view.query(union, *names[:400])} if names else {}
-
-
-def _rejected(view: PipelineView) -> dict[str, int]:
-    first = int(datetime.now(UTC).timestamp() // 3600) - 23
-    sql = "SELECT dataset, sum(rejected) AS rows FROM hours WHERE pipeline = ? AND hour >= ? GROUP BY 1"
-    return {row["dataset"]: row["rows"] for row in view.query(sql, view.name, first)}
+    values = [value for name in names for value in (name, view.name)]
+    return {row["dataset"]: row for row in view.query(union, *values)} if names else {}
 
 
 def page(view: PipelineView, request: Request) -> Mapping[str, Any]:

@@ -6,10 +6,10 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -81,7 +81,9 @@ class Guard:
         """Keep the token as a cookie, and lead to the same page without it."""
         path = "/" + quote(scope["path"].lstrip("/\\"), safe="/")
         answer = RedirectResponse(path + (f"?{urlencode(query)}" if query else ""), 303)
-        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")
+        # A browser does not send a strict cookie after this redirect if the link was clicked on a page of
+        # another site. The dashboard only reads, and `_is_own_origin` refuses what such a page itself loads.
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="lax", path="/")
         return answer
 
     def _is_token(self, given: str | None) -> bool:
@@ -106,13 +108,11 @@ class Guard:
 
 
 def _cookie(headers: Headers, name: str) -> str | None:
-    found: SimpleCookie = SimpleCookie()
+    """The value of a cookie. Others of this host can have any form, and hide none."""
     for line in headers.getlist("cookie"):
-        try:
-            found.load(line)
-        except CookieError:
-            return None
-    return found[name].value if name in found else None
+        if (found := cookie_parser(line).get(name)) is not None:
+            return found
+    return None
 
 
 def _guarded(send: Send) -> Send:

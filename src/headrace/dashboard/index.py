@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
+import logging
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.places import cache_folder
+from headrace.errors import ArgumentInvalidError
+from headrace.runtime.places import CACHE_VARIABLE, cache_folder
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table
 
-_FORMAT = 3  # another number makes all indexes again
+_logger = logging.getLogger(__name__)
+
+_FORMAT = 4  # another number makes all indexes again
 _LOCKED_S = 60  # Another process may be adding a file
 _ROWS = 4096  # rows of a file that are in memory at once
 _KEPT = timedelta(days=90)  # as long as the event log keeps its events
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _ORIGIN = ("pipeline_name", "flow_name", "dataset_name", "update_id", "batch_id")
 _COLUMNS = (
     *("id", "timestamp", "message", "level", "details", "event_type", "sequence.control_plane_seq_no"),
@@ -36,7 +42,7 @@ _COLUMNS = (
 UPDATE_TYPES = "type IN ('create_update', 'update_progress')"
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS log (id TEXT);
-CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, skipped INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS events (
     id BLOB PRIMARY KEY, seq INTEGER, at INTEGER, pipeline TEXT, type TEXT, level TEXT, flow TEXT,
     dataset TEXT, upd TEXT, batch INTEGER, message TEXT, details TEXT);
@@ -51,6 +57,7 @@ CREATE TABLE IF NOT EXISTS batches (
     version INTEGER, rows INTEGER, quarantined INTEGER, dropped INTEGER, duration_ms INTEGER, lag INTEGER,
     latency_s REAL, quality TEXT);
 CREATE INDEX IF NOT EXISTS batch_of_dataset ON batches (dataset, at);
+CREATE INDEX IF NOT EXISTS batch_by_time ON batches (pipeline, at);
 CREATE INDEX IF NOT EXISTS batch_of_update ON batches (upd, at);
 CREATE TABLE IF NOT EXISTS hours (
     pipeline TEXT, dataset TEXT, hour INTEGER, rows INTEGER, rejected INTEGER, batches INTEGER,
@@ -89,6 +96,7 @@ class Progress:
 
     done: int = 0
     files: int = 0
+    skipped: int = 0  # events that cannot be read
 
     @property
     def is_complete(self) -> bool:
@@ -107,20 +115,25 @@ class EventIndex:
     def __post_init__(self) -> None:
         name = hashlib.sha256(self.log.path.encode()).hexdigest()[:24]
         self.file = self.folder / f"{name}.sqlite"
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with closing(self._connect()) as connection:
-            (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found not in (0, _FORMAT):
-            for one in self.folder.glob(f"{self.file.name}*"):
-                one.unlink(missing_ok=True)
-        with closing(self._connect()) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_SCHEMA)
-        self.file.chmod(0o600)
+        self.made = 0  # how often this object has made the file
+        self._making = threading.Lock()
+        try:
+            with suppress(sqlite3.DatabaseError), self._connection() as connection:
+                if connection.execute("PRAGMA user_version").fetchone() != (_FORMAT,):
+                    self._delete()
+            with self._connection():
+                pass
+        except (OSError, sqlite3.OperationalError) as error:
+            raise ArgumentInvalidError(
+                f"the index of the dashboard cannot be written: {error}",
+                facts=(f"its folder: {self.folder}",),
+                remedies=(f"choose a folder for the cache:   export {CACHE_VARIABLE}=/tmp/headrace-cache",),
+                params={"argument": CACHE_VARIABLE, "value": str(self.folder)},
+            ) from error
 
     def query(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         """The rows of a query, each by column."""
-        with closing(self._connect()) as connection:
+        with self._connection() as connection:
             connection.execute("PRAGMA query_only = ON")
             found = connection.execute(sql, values)
             names = [one[0] for one in found.description]
@@ -131,12 +144,13 @@ class EventIndex:
         if not is_table(self.log):
             return 0
         id, listed = _list_files(self.log)
-        with closing(self._connect()) as connection:
+        with self._connection() as connection:
             self._check_log(connection, id)
             held = {path for (path,) in connection.execute("SELECT path FROM files")}
             new = [path for path in listed if path not in held]
             for number, path in enumerate(new):
-                self.progress = Progress(len(listed) - len(new) + number, len(listed))
+                done = len(listed) - len(new) + number
+                self.progress = Progress(done, len(listed), self.progress.skipped)
                 if self.stopped.is_set():
                     return number
                 self._add(connection, path)
@@ -146,7 +160,8 @@ class EventIndex:
                 connection.executemany("DELETE FROM files WHERE path = ?", [(one,) for one in gone])
                 self._forget_old(connection)
                 connection.commit()
-        self.progress = Progress(len(listed), len(listed))
+            (skipped,) = connection.execute("SELECT ifnull(sum(skipped), 0) FROM files").fetchone()
+        self.progress = Progress(len(listed), len(listed), skipped)
         return len(new)
 
     def _check_log(self, connection: sqlite3.Connection, id: str) -> None:
@@ -166,15 +181,23 @@ class EventIndex:
             data = (self.log / path).read_bytes()
         except FileNotFoundError:
             return  # It was merged into a newer file meanwhile.
+        oldest, skipped = _micros(datetime.now(UTC) - _KEPT), 0
         for rows in _read_parquet(data):
             if self.stopped.is_set():
                 connection.rollback()
                 return
-            connection.executemany(_NEW_EVENT, (_event(one) for one in rows))
-            connection.executemany(_NEW_BATCH, (_batch(one) for one in rows if one["level"] == "METRICS"))
-            defined = (one for one in rows if one["event_type"].endswith("_definition"))
-            connection.executemany(_NEW_DEFINITION, map(_definition, defined))
-        connection.execute("INSERT OR IGNORE INTO files VALUES (?)", (path,))
+            found = [known for one in rows if (known := _records(one)) is not None]
+            skipped += len(rows) - len(found)
+            # A merged file has old batches again, which the sums of their updates have counted.
+            kept = [one for one in found if one.event[2] >= oldest]
+            connection.executemany(_NEW_EVENT, (one.event for one in kept))
+            connection.executemany(_NEW_BATCH, (one.batch for one in kept if one.batch is not None))
+            connection.executemany(
+                _NEW_DEFINITION, (one.definition for one in found if one.definition is not None)
+            )
+        if skipped:
+            _logger.warning("%s events of %s cannot be read", skipped, path)
+        connection.execute("INSERT OR IGNORE INTO files VALUES (?, ?)", (path, skipped))
         connection.commit()
 
     def _forget_old(self, connection: sqlite3.Connection) -> None:
@@ -183,11 +206,34 @@ class EventIndex:
             connection.execute(f"DELETE FROM {table} WHERE at < ?", (before,))
         connection.execute("DELETE FROM hours WHERE hour < ?", (before // 3_600_000_000,))
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.file, timeout=_LOCKED_S)
-        # Pages read few rows at a time, and one process serves them.
-        connection.executescript("PRAGMA cache_size = -4000; PRAGMA synchronous = NORMAL")
-        return connection
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection to the file, which is made if it is missing, and deleted if it is damaged."""
+        try:
+            if not self.file.exists():
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with closing(sqlite3.connect(self.file, timeout=_LOCKED_S)) as connection:
+                # Pages read few rows at a time, and one process serves them.
+                connection.executescript("PRAGMA cache_size = -4000; PRAGMA synchronous = NORMAL")
+                self._make_tables(connection)
+                yield connection
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+                self._delete()
+            raise
+
+    def _make_tables(self, connection: sqlite3.Connection) -> None:
+        """Make the tables of a new file. Somebody can delete the file at any time."""
+        with self._making:
+            if connection.execute("PRAGMA user_version").fetchone() == (0,):
+                self.file.chmod(0o600)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(_SCHEMA)
+                self.made += 1
+
+    def _delete(self) -> None:
+        for one in self.folder.glob(f"{self.file.name}*"):
+            one.unlink(missing_ok=True)
 
 
 def _list_files(log: Location) -> tuple[str, list[str]]:
@@ -225,6 +271,33 @@ def event_key(id: str) -> bytes:
     return uuid.UUID(id).bytes
 
 
+@dataclass(frozen=True)
+class _Records:
+    """The rows of the index for one event."""
+
+    event: tuple[Any, ...]
+    batch: tuple[Any, ...] | None
+    definition: tuple[Any, ...] | None
+
+
+def _records(row: Mapping[str, Any]) -> _Records | None:
+    """What the index holds of an event; ``None`` if it has not the form of one: others can write the log."""
+    try:
+        kind = row["event_type"]
+        if None in (row["timestamp"], row["control_plane_seq_no"], row["pipeline_name"]):
+            return None
+        details = json.loads(row["details"])
+        if not isinstance(details[kind], dict):
+            return None
+        return _Records(
+            event=_event(row),
+            batch=_batch(row, details["flow_progress"]) if row["level"] == "METRICS" else None,
+            definition=_definition(row, details[kind]) if kind.endswith("_definition") else None,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
 def _event(row: Mapping[str, Any]) -> tuple[Any, ...]:
     # The counts of a batch are in a table of their own; the log has the rest.
     details = None if row["level"] == "METRICS" else row["details"]
@@ -244,8 +317,7 @@ def _event(row: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _batch(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    progress = json.loads(row["details"])["flow_progress"]
+def _batch(row: Mapping[str, Any], progress: Mapping[str, Any]) -> tuple[Any, ...]:
     metrics, quality = progress["metrics"], progress["data_quality"]
     has_quality = any(quality.get(name) for name in ("expectations", "bad_records"))
     rejected = quality["quarantined_records"] + quality["dropped_records"]
@@ -257,23 +329,34 @@ def _batch(row: Mapping[str, Any]) -> tuple[Any, ...]:
         row["dataset_name"],
         row["update_id"],
         row["batch_id"],
-        progress["commit"]["version"],
-        metrics["num_output_rows"],
-        quality["quarantined_records"],
-        quality["dropped_records"],
-        metrics["duration_ms"],
-        metrics["backlog_records"],
-        metrics.get("latency_seconds"),
+        _number(progress["commit"]["version"]),
+        int(metrics["num_output_rows"]),
+        int(quality["quarantined_records"]),
+        int(quality["dropped_records"]),
+        _number(metrics["duration_ms"]),
+        _number(metrics["backlog_records"]),
+        _number(metrics.get("latency_seconds"), float),
         row["details"] if has_quality or rejected else None,
     )
 
 
-def _definition(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _number(value: Any, kind: Callable[[Any], float] = int) -> float | None:
+    return None if value is None else kind(value)
+
+
+def _definition(row: Mapping[str, Any], details: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The row of a definition; raises `KeyError` or `TypeError` if it lacks what pages need."""
     kind = row["event_type"]
-    name = row["flow_name"] if kind == "flow_definition" else row["dataset_name"]
-    details = json.dumps(json.loads(row["details"])[kind])
+    if kind == "flow_definition":
+        name = row["flow_name"]
+        sources = [(one["label"], *one["topics"]) for one in details.get("sources", ())]
+        needed = [details["output_dataset"], *details["input_datasets"], *itertools.chain(*sources)]
+    else:
+        name, needed = row["dataset_name"], [details["dataset_type"]]
+    if not all(isinstance(one, str) for one in (name, *needed)):
+        raise TypeError(f"a {kind} lacks a name")
     seq = row["control_plane_seq_no"]
-    return row["pipeline_name"], kind, name, row["update_id"], seq, event_key(row["id"]), details
+    return row["pipeline_name"], kind, name, row["update_id"], seq, event_key(row["id"]), json.dumps(details)
 
 
 def _micros(at: datetime) -> int:

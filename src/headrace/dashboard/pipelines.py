@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _DOTS = 20  # the last updates of a pipeline
-_DAY_H = 24
+_DAY_S, _HOUR_S = 86_400, 3_600
 _KILLED = "broken off"  # its process has ended without an event
 _STATES = {"COMPLETED": "completed", "FAILED": "failed", "CANCELED": "stopped"}
 
@@ -52,7 +52,7 @@ def load_updates(view: PipelineView, limit: int = _DOTS) -> list[UpdateLine]:
         details = json.loads(row["details"])[row["type"]]
         if row["type"] == "create_update":
             known |= {"mode": str(details.get("mode", "")).lower(), "began": moment(row["at"])}
-        elif details["state"] in _STATES:
+        elif details.get("state") in _STATES:
             known |= {"state": _STATES[details["state"]], "ended": moment(row["at"])}
     is_running = running(view)
     updates = [
@@ -73,11 +73,17 @@ def running(view: PipelineView) -> bool:
     return any(driver is not None for driver in (*flows, *views))
 
 
-def rejected_today(view: PipelineView) -> int:
-    """The rows that were quarantined or dropped in the last 24 hours."""
-    first = int(datetime.now(UTC).timestamp() // 3600) - _DAY_H + 1
-    sql = "SELECT sum(rejected) AS rows FROM hours WHERE pipeline = ? AND hour >= ?"
-    return view.query(sql, view.name, first)[0]["rows"] or 0
+def rejected_today(view: PipelineView) -> dict[str, int]:
+    """The rows that were quarantined or dropped in the last 24 hours, by dataset."""
+    since = datetime.now(UTC).timestamp() - _DAY_S
+    hour = int(since // _HOUR_S) + 1  # the first whole one
+    sql = (
+        "SELECT dataset, sum(rejected) AS rows FROM (SELECT dataset, rejected FROM hours WHERE pipeline = ? "
+        "AND hour >= ? UNION ALL SELECT dataset, quarantined + dropped FROM batches WHERE pipeline = ? "
+        "AND at >= ? AND at < ?) GROUP BY 1"
+    )
+    part = (int(since * 1_000_000), hour * _HOUR_S * 1_000_000)
+    return {row["dataset"]: row["rows"] for row in view.query(sql, view.name, hour, view.name, *part)}
 
 
 def next_care(view: PipelineView) -> tuple[str, str | None] | None:
@@ -103,7 +109,7 @@ def describe(view: PipelineView) -> Mapping[str, Any]:
         "changed": max((one.changed for one in datasets if one.changed is not None), default=None),
         "lag": sum(lags) if lags else None,
         "rate": sum(flow.rate or 0 for flow in flows) if running(view) else None,
-        "rejected": rejected_today(view),
+        "rejected": sum(rejected_today(view).values()),
         "care": next_care(view),
         "care_known": bool(view.site.watcher.health) or not datasets,
     }

@@ -12,8 +12,8 @@ from headrace.observe.read import Rows, shown
 
 LIMIT = 20
 _LONGEST = 2000  # characters of a value
-_VALUES = frozenset({"example", "examples", "facts", "record", "value"})
-"""Keys of details whose values can come from records: the facts of an error quote the rows that failed."""
+_VALUES = frozenset({"example", "examples", "facts", "params", "record", "value"})
+"""Keys of details whose values can come from records: an error quotes the rows that failed."""
 
 
 def allow(view: PipelineView) -> None:

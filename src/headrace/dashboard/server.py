@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import secrets
@@ -22,6 +23,7 @@ from headrace.model.project import ProjectSettings
 
 DEFAULT_PORT = 7117
 _TRIED = 20  # ports after the default one
+_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)  # another port can be free
 _CLOSE_S = 2  # seconds that open streams get at the end
 
 
@@ -51,9 +53,9 @@ class Dashboard:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
 
     def __post_init__(self) -> None:
+        self.site = Site.of(self.settings, self.only)
         self._socket = _listen(self.address)
         self.port = int(self._socket.getsockname()[1])
-        self.site = Site.of(self.settings, self.only)
         hosts = [*self.address.allowed]
         if not self.address.is_loopback:
             hosts += _names_of(self.address.host)
@@ -114,6 +116,8 @@ def open_browser(link: str) -> bool:
 
 
 def _listen(address: Address) -> socket.socket:
+    if not address.host.strip():  # which would be every address of the machine
+        raise _refusal("the dashboard cannot listen: the host is empty", "host", address.host)
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     chosen = [address.port] if address.port is not None else range(DEFAULT_PORT, DEFAULT_PORT + _TRIED)
     error: OSError | None = None
@@ -127,12 +131,22 @@ def _listen(address: Address) -> socket.socket:
         except OSError as failed:
             found.close()
             error = failed
-    raise ArgumentInvalidError(
-        f"the dashboard cannot listen on {address.host}, port {address.port or DEFAULT_PORT}: "
-        f"{error.strerror if error else 'no port is free'}",
-        remedies=("choose another port:   headrace ui --port 0",),
-        params={"argument": "port", "value": str(address.port)},
-    ) from error
+            if failed.errno not in _PORT_ERRORS:
+                text = f"the dashboard cannot listen on {address.host}: {failed.strerror}"
+                raise _refusal(text, "host", address.host) from failed
+    text = f"port {address.port}" if address.port is not None else f"ports {chosen[0]} to {chosen[-1]}"
+    text = f"the dashboard cannot listen on {address.host}, {text}: {error.strerror if error else ''}"
+    raise _refusal(text, "port", str(address.port)) from error
+
+
+def _refusal(text: str, argument: str, value: str) -> ArgumentInvalidError:
+    choices = {
+        "port": "choose another port:   headrace ui --port 0",
+        "host": "choose an address of this machine:   headrace ui --host 127.0.0.1",
+    }
+    return ArgumentInvalidError(
+        text, remedies=(choices[argument],), params={"argument": argument, "value": value}
+    )
 
 
 def _names_of(host: str) -> list[str]:

@@ -136,16 +136,14 @@ def load_errors(view: PipelineView, id: str) -> list[ErrorLine]:
     found: dict[tuple[Any, ...], ErrorLine] = {}
     for row in rows:
         error = json.loads(row["details"])[row["type"]].get("error")
-        if error is not None and row["type"] != "refusal":
-            place = error.get("location")
-            excerpt = None if place is None else find_excerpt(view, place["path"], place["line"])
+        if isinstance(error, Mapping) and row["type"] != "refusal":
             line = ErrorLine(
                 id=row["id"].hex(),
                 at=moment(row["at"]),
                 flow=row["flow"],
                 message=row["message"],
                 error=without_values(error),
-                excerpt=excerpt,
+                excerpt=find_excerpt(view, error.get("location")),
             )
             found.setdefault((row["flow"], error.get("code"), error.get("summary")), line)
     return list(found.values())[:_ERRORS]

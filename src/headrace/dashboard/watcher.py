@@ -43,7 +43,7 @@ class Watcher:
     is_ready: threading.Event = field(default_factory=threading.Event)
     _wake: threading.Event = field(default_factory=threading.Event)
     _asked: float = field(default_factory=time.monotonic)
-    _events: int = -2  # the version of the event log that was read
+    _read: tuple[int, int] = (-2, 0)  # the version of the event log that was read, and for which index
     _progress: Progress = field(default_factory=Progress)
     _status_due: float = 0.0
     _quiet_due: float = 0.0
@@ -107,11 +107,11 @@ class Watcher:
 
     def _sync(self) -> None:
         """Let the index have the new events; the status is read between two files."""
-        version = newest_version(self.settings.storage.events)
-        if version != self._events:
+        newest = (newest_version(self.settings.storage.events), self.index.made)
+        if newest != self._read:
             self._quiet_due = 0.0
             self.index.sync(self._read_what_is_due)
-            self._events = version
+            self._read = newest
             self._changed()
 
     def _read_what_is_due(self) -> None:

@@ -104,3 +104,16 @@ def test_no_spark_is_loaded(command: str, tmp_path: Path) -> None:
         "assert not {'pyspark', 'py4j'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_secrets_are_replaced_also_in_json(headrace: Call, tmp_path: Path) -> None:
+    (tmp_path / "headrace.yml").write_text(
+        "name: shop\nlibraries: [{file: shop.py}]\n"
+        "kafka: {bootstrap.servers: 'x:1', sasl.password: hunter2-of-shop}\n"
+    )
+    with EventLog(Storage.at(tmp_path / "lake"), "shop", "u2") as log:
+        error = {"code": "SOURCE_FAILED", "summary": "no login with hunter2-of-shop"}
+        log(FlowFailed(update="u2", flow="orders", dataset=ORDERS, error=error))
+    for form in ((), ("--json",)):
+        shown = headrace("events", *form).out
+        assert "no login with ***" in shown and "hunter2" not in shown

@@ -61,6 +61,22 @@ def test_another_address_warns(project: Path) -> None:
         assert "?token=" in process.stderr.readline()
 
 
+@pytest.mark.parametrize("argument", ["storage-file", "storage-none", "pipeline", "host"])
+def test_what_does_not_exist_is_an_error_with_a_remedy(project: Path, argument: str) -> None:
+    (project / "file").write_text("")
+    given = {
+        "storage-file": ("--storage", "file"),
+        "storage-none": ("--storage", "none"),
+        "pipeline": ("--pipeline", "nope"),
+        "host": ("--host", ""),
+    }[argument]
+    command = [*HEADRACE, *given, "--json"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60)
+    error = json.loads(done.stdout)["error"]
+    assert done.returncode == 2 and error["code"] == "ARGUMENT_INVALID" and error["remedies"]
+    assert error["params"]["argument"] == argument.partition("-")[0]
+
+
 def test_a_missing_package_names_the_extra(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [one for one in sys.modules if one.startswith(("headrace.dashboard", "uvicorn"))]:
         monkeypatch.delitem(sys.modules, name)

@@ -99,10 +99,26 @@ def test_the_link_is_kept_as_a_cookie_and_leaves_the_address(dashboard: Dashboar
     assert answer.headers["location"] == "/p/empty/events?level=warn"
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith(f"headrace_{dashboard.port}={TOKEN};")
-    assert "HttpOnly" in cookie and "SameSite=strict" in cookie
+    assert "HttpOnly" in cookie and "SameSite=lax" in cookie
     # A link cannot lead to another host.
     for path in ("//evil.example/", "/%2F%2Fevil.example/", "/%5C%5Cevil.example/"):
         assert ask(dashboard, f"{path}?token={TOKEN}").headers["location"].startswith("/evil.example/")
+
+
+@pytest.mark.parametrize("odd", ['prefs={"a":1}', "a=b c", "alone", 'open="quote', "=", "[x]=1"])
+def test_other_cookies_of_this_machine_do_not_hide_the_token(dashboard: Dashboard, odd: str) -> None:
+    own = f"headrace_{dashboard.port}={TOKEN}"
+    for cookies in (f"{odd}; {own}", f"{own}; {odd}", f"{odd}; {own}; {odd}"):
+        assert ask(dashboard, Cookie=cookies).status_code == 200, cookies
+
+
+def test_the_link_opens_from_a_page_of_another_site_which_can_load_nothing(dashboard: Dashboard) -> None:
+    opened = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    first = ask(dashboard, f"/?token={TOKEN}", Cookie="", **opened)
+    assert first.status_code == 303 and "SameSite=lax" in first.headers["set-cookie"]
+    assert ask(dashboard, first.headers["location"], **opened).status_code == 200
+    for kind in ("iframe", "script", "image"):
+        assert ask(dashboard, **(opened | {"Sec_Fetch_Dest": kind})).status_code == 403, kind
 
 
 def test_the_stream_needs_the_token_and_tells_of_changes(dashboard: Dashboard) -> None:
@@ -153,6 +169,24 @@ def test_a_taken_port_is_an_error_with_a_remedy(dashboard: Dashboard, tmp_path: 
     with pytest.raises(ArgumentInvalidError) as raised:
         Dashboard(dashboard.settings, Address(port=dashboard.port))
     assert raised.value.params["value"] == str(dashboard.port)
+
+
+@pytest.mark.parametrize("host", ["", " ", "192.0.2.1"])
+def test_a_host_that_is_not_of_this_machine_is_an_error_of_the_host(dashboard: Dashboard, host: str) -> None:
+    with pytest.raises(ArgumentInvalidError) as raised:
+        Dashboard(dashboard.settings, Address(host=host, port=0))
+    assert raised.value.params == {"argument": "host", "value": host}
+    assert "port" not in raised.value.summary
+
+
+def test_a_cache_that_is_not_a_folder_is_an_error(
+    dashboard: Dashboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ArgumentInvalidError) as raised:
+        Dashboard(dashboard.settings, Address(port=0))
+    assert raised.value.params["argument"] == "HEADRACE_CACHE"
 
 
 @pytest.mark.parametrize(("host", "is_loopback"), [("127.0.0.1", True), ("::1", True), ("0.0.0.0", False)])

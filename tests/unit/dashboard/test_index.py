@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+import uuid
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +17,7 @@ import requests
 from headrace.dashboard.index import EventIndex
 from headrace.dashboard.server import Address, Dashboard, serving
 from headrace.declare.spec import load_project
-from headrace.model.event_forms import Event
+from headrace.model.event_forms import Event, Row
 from headrace.model.events import BatchCommitted, BatchTimed, UpdateFinished, UpdateStarted
 from headrace.model.names import TableName
 from headrace.observe.event_rows import Origin, RowBuilder
@@ -107,8 +110,6 @@ def test_an_event_log_that_was_made_again_does_not_show_the_old_events(
 
 
 def test_an_index_of_another_version_is_made_again(storage: Storage, index: EventIndex) -> None:
-    import sqlite3
-
     write(storage, batch(0))
     index.sync()
     connection = sqlite3.connect(index.file)
@@ -117,6 +118,76 @@ def test_an_index_of_another_version_is_made_again(storage: Storage, index: Even
     again = EventIndex(storage.events, index.folder)
     assert again.query("SELECT * FROM batches") == []
     assert again.sync() == 1
+
+
+def test_an_index_that_is_deleted_while_it_is_used_is_made_again(storage: Storage, index: EventIndex) -> None:
+    write(storage, batch(0))
+    index.sync()
+    shutil.rmtree(index.folder)
+    made = index.made
+    assert index.query("SELECT * FROM batches") == []
+    assert index.made == made + 1
+    assert index.sync() == 1
+    assert counts(index)["n"] == 1
+    assert {file.stat().st_mode & 0o077 for file in index.folder.iterdir()} == {0}
+
+
+@pytest.mark.parametrize("kept", [0, 4096])
+def test_a_damaged_index_is_made_again(storage: Storage, index: EventIndex, kept: int) -> None:
+    write(storage, batch(0))
+    index.sync()
+    whole = index.file.read_bytes()
+    index.file.write_bytes(whole[:kept] + b"damaged " * ((len(whole) - kept) // 8))
+    again = EventIndex(storage.events, index.folder)
+    with suppress(sqlite3.DatabaseError):  # A damaged page shows when it is read.
+        again.query("SELECT * FROM batches")
+    again.sync()
+    assert counts(again)["n"] == 1
+
+
+def test_events_without_the_form_of_one_are_skipped_and_counted(storage: Storage, index: EventIndex) -> None:
+    builder = RowBuilder(Origin("shop", str(storage.root), "u1"))
+    good = builder.rows(batch(0))
+    metrics = next(row for row in good if row["level"] == "METRICS")
+    info = next(row for row in good if row["level"] == "INFO")
+
+    def like(row: Row, **fields: Any) -> Row:
+        return {**row, "id": str(uuid.uuid4()), **fields}
+
+    definition = {"level": "INFO", "event_type": "dataset_definition"}
+    odd = [
+        like(info, id="no uuid"),
+        like(metrics, details="{}"),
+        like(metrics, details='{"flow_progress": {"metrics": null}}'),
+        like(info, details='{"flow_progress": {"sta'),
+        like(info, details=None),
+        like(info, details="[]"),
+        like(info, event_type=None),
+        like(info, **definition, details='{"dataset_definition": {}}'),
+        like(info, **definition | {"event_type": "flow_definition"}, details='{"flow_definition": {}}'),
+    ]
+    EventTable(storage.events).append([*good, *odd])
+    index.sync()
+    assert index.progress.skipped == len(odd)
+    assert counts(index)["n"] == 1
+    assert len(index.query("SELECT * FROM events")) == len(good)
+    assert EventIndex(storage.events, index.folder).query("SELECT sum(skipped) AS n FROM files") == [
+        {"n": len(odd)}
+    ]
+
+
+def test_the_sums_of_old_updates_do_not_grow_when_files_are_merged(
+    storage: Storage, index: EventIndex
+) -> None:
+    write(storage, replace(batch(0), at=NOW - timedelta(days=91)), batch(1))
+    for number in range(2, 5):
+        write(storage, batch(number))
+    index.sync()
+    before = index.query("SELECT * FROM flows")
+    EventTable(storage.events).fold()
+    index.sync()
+    assert index.query("SELECT * FROM flows") == before
+    assert [row["batches"] for row in before] == [4]
 
 
 def test_the_index_is_read_by_its_owner_alone(storage: Storage, index: EventIndex) -> None:

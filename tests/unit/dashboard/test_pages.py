@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +14,51 @@ from typing import Any
 import pytest
 import requests
 
+from headrace.dashboard.graph import _recent
+from headrace.dashboard.pipelines import rejected_today
 from headrace.dashboard.server import Address, Dashboard, serving
+from headrace.dashboard.site import PipelineView
 from headrace.declare.spec import load_project
 from headrace.model.event_forms import Row
-from headrace.model.events import BatchCommitted, UpdateFinished, UpdateStarted
+from headrace.model.events import BatchCommitted, FlowFailed, UpdateFinished, UpdateStarted
 from headrace.model.names import TableName
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import EventTable
 from waiting import until
 
 NOW = datetime.now(UTC)
+SECRET, VALUE = "hunter2-of-the-cluster", "a-value-of-a-row"
+
+
+def failed() -> list[Row]:
+    """The rows of errors that quote a secret and a row, some with locations of another form."""
+    builder = RowBuilder(Origin("shop", "lake", "update-of-shop"))
+    places = (
+        {"path": "a\0b.py", "line": 1},
+        {"path": "a.py", "line": "1"},
+        {"path": 1, "line": 1},
+        "a.py",
+        None,
+    )
+    errors: list[Any] = [
+        {
+            "code": f"CODE_{number}",
+            "summary": f"no login with {SECRET}",
+            "facts": [f"{VALUE} {SECRET}"],
+            "remedies": [f"log in:   headrace run --set key={SECRET}", f"headrace run {SECRET}"],
+            "params": {"row": VALUE, "login": SECRET},
+            "location": place,
+        }
+        for number, place in enumerate(places)
+    ]
+    table = TableName("default", "table_of_shop")
+    events = [
+        FlowFailed(update="update-of-shop", flow="flow_of_shop", dataset=table, error=one, at=NOW)
+        for one in errors
+    ]
+    rows = [row for one in events for row in builder.rows(one)]
+    text = {"flow_progress": {"status": "FAILED", "error": f"only a text, {SECRET}"}}
+    return [*rows, {**rows[0], "id": str(uuid.uuid4()), "details": json.dumps(text)}]
 
 
 def events_of(pipeline: str, minutes: int, outcome: Any) -> list[Row]:
@@ -59,7 +97,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
     with pytest.MonkeyPatch.context() as patch, requests.Session() as session:
         patch.setenv("HEADRACE_CACHE", str(root / "cache"))
         settings = load_project(root)
-        rows = [*events_of("shop", 5, "completed"), *events_of("bank", 3, "failed")]
+        settings.redactor.add(SECRET)
+        rows = [*events_of("shop", 5, "completed"), *events_of("bank", 3, "failed"), *failed()]
         EventTable(settings.storage.events).append(rows)
         dashboard = Dashboard(settings, Address(port=0), token="t")
         with serving(dashboard):
@@ -98,6 +137,58 @@ def test_the_figures_of_an_update_are_those_of_its_batches(shared: SimpleNamespa
     assert re.findall(r"class=\"num[^\"]*\">(?:<a[^>]*>)?([^<]+)", line[0])[:3] == ["1", "7", "3"]
     nodes = shared.get("/p/shop/graph.json").json()["nodes"]
     assert [(one["label"], one["rejected"]) for one in nodes] == [("table_of_shop", 3)]
+
+
+@pytest.mark.parametrize("shows_rows", [True, False])
+def test_no_page_has_a_secret_or_the_value_of_a_row(shared: SimpleNamespace, shows_rows: bool) -> None:
+    settings = replace(shared.settings, shows_rows=shows_rows)
+    dashboard = Dashboard(settings, Address(port=0), token="t")
+    with serving(dashboard), requests.Session() as session:
+        home = f"http://127.0.0.1:{dashboard.port}/p/shop/"
+        events = session.get(f"{home}events?level=error&token=t", timeout=10).text
+        ids = set(re.findall(r"event\?id=([0-9a-f]+)", events))
+        assert len(ids) == 6
+        pages = ["events", "updates", "update?id=update-of-shop", "dataset?name=default.table_of_shop"]
+        for path in [*pages, *(f"event?id={one}" for one in ids)]:
+            answer = session.get(home + path, timeout=10)
+            assert answer.status_code == 200, path
+            assert SECRET not in answer.text and VALUE not in answer.text, path
+        assert "headrace run ***" in session.get(f"{home}update?id=update-of-shop", timeout=10).text
+        for one in ids:
+            facts = session.get(f"{home}facts?id={one}", timeout=10)
+            assert facts.status_code == (200 if shows_rows else 403)
+            assert SECRET not in facts.text and (shows_rows or VALUE not in facts.text)
+
+
+def test_figures_are_of_one_pipeline_and_failed_rows_of_24_hours(
+    shared: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TableName("default", "table_of_shop")
+    ages = {hours: timedelta(hours=hours) for hours in (23.99, 24.01)}
+    for number, age in enumerate(ages.values()):
+        for pipeline, rejected in (("shop", 10), ("other", 100)):
+            one = BatchCommitted(
+                update=f"old-{pipeline}",
+                flow="old",
+                dataset=table,
+                batch=number,
+                version=9 + number,
+                rows=1,
+                quarantined=rejected,
+                checkpoint=pipeline,
+                at=NOW if pipeline == "other" else NOW - age,
+                latency_s=(float(rejected), float(rejected)),
+            )
+            rows = RowBuilder(Origin(pipeline, "lake", f"old-{pipeline}")).rows(one)
+            EventTable(shared.settings.storage.events).append(rows)
+    dashboard = Dashboard(shared.settings, Address(port=0), token="t")
+    dashboard.site.index.sync()
+    view = PipelineView(dashboard.site, "shop")
+    dashboard._socket.close()
+    assert rejected_today(view) == {"default.table_of_shop": 3 + 10}
+    monkeypatch.setattr(PipelineView, "datasets", lambda self: {str(table): None})
+    newest = _recent(view)[str(table)]
+    assert newest["latency_s"] is None
 
 
 def test_one_pipeline_alone_can_be_shown(shared: SimpleNamespace) -> None:

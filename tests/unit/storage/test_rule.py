@@ -24,6 +24,7 @@ THIS_MACHINE = {
     "project/deploying.py": "files that are written, and the pipeline's files",
     "project/engine.py": "logs",
     "project/pipeline.py": "the pipeline's files",
+    "project/last_results.py": "results in the cache of this machine",
     "project/ingesting.py": "the pipeline's files",
     "project/inferring.py": "the pipeline's files",
     "project/preview.py": "logs",

@@ -65,7 +65,7 @@ def events(
         found = iter(events)
     colored = output.is_terminal
     lines = (
-        json.dumps(with_version(event.to_json()), ensure_ascii=False, default=str)
+        json.dumps(output.redactor.data(with_version(event.to_json())), ensure_ascii=False, default=str)
         if output.is_json
         else _as_line(event, colored)
         for event in found

@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.output import Output, Result
 from headrace.cli.verb import Invocation, option, verb
-from headrace.errors import PackageMissingError
+from headrace.errors import ArgumentInvalidError, PackageMissingError
 from headrace.model.project import ProjectSettings
 
 if TYPE_CHECKING:
@@ -53,10 +53,37 @@ def ui(
     """
     # A storage that is named needs no pipeline beside it.
     settings = invocation.stored(anywhere=invocation.storage is not None)
+    if invocation.storage is not None and not settings.storage.root.entries():
+        raise ArgumentInvalidError(
+            f"{settings.storage.root} is not a storage: it is not a folder, or it is empty",
+            remedies=("name the storage of a run, a folder or a bucket:   headrace ui --storage PATH",),
+            params={"argument": "storage", "value": invocation.storage},
+        )
+    if only is not None:
+        _check_pipeline(settings, only)
     dashboard = _open(settings, only, host, port, allowed)
     _announce(invocation.output, dashboard, opens=not no_open)
     dashboard.serve()
     return Result(data=None)
+
+
+def _check_pipeline(settings: ProjectSettings, name: str) -> None:
+    """Raises `ArgumentInvalidError` if neither the storage nor the spec has the pipeline."""
+    from headrace.observe.event_table import query_events, sql_text
+
+    column = "origin['pipeline_name']"
+    if name == settings.name or query_events(
+        settings.storage, f"SELECT id FROM t WHERE {column} = {sql_text(name)} LIMIT 1"
+    ):
+        return
+    found = query_events(settings.storage, f"SELECT DISTINCT {column} AS name FROM t ORDER BY 1")
+    known = ", ".join(str(one["name"]) for one in found)
+    raise ArgumentInvalidError(
+        f"the storage {settings.storage.root} has no pipeline `{name}`",
+        facts=(f"its pipelines: {known}" if known else "no pipeline has run in it",),
+        remedies=("show all pipelines:   headrace ui",),
+        params={"argument": "pipeline", "value": name},
+    )
 
 
 @contextmanager
