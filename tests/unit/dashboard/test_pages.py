@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -198,3 +200,49 @@ def test_one_pipeline_alone_can_be_shown(shared: SimpleNamespace) -> None:
         text = session.get(f"{home}/?token=t", timeout=10).text
         assert "/p/bank/" in text and "/p/shop/" not in text
         assert session.get(f"{home}/p/shop/", timeout=10).status_code == 404
+
+
+def test_pages_go_on_after_the_index_was_deleted_and_say_what_they_leave_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "headrace.yml").write_text("name: shop\nlibraries: [{file: none.py}]\n")
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    settings = load_project(tmp_path)
+    counts = {"name": "an id", "dataset": "default.table_of_shop", "action": "drop", "passed": 1, "failed": 1}
+    builder = RowBuilder(Origin("shop", "lake", "update-of-shop"))
+    many = [
+        BatchCommitted(
+            update="update-of-shop",
+            flow="flow_of_shop",
+            dataset=TableName("default", "table_of_shop"),
+            batch=number,
+            version=number,
+            rows=1,
+            dropped=1,
+            checkpoint="c",
+            at=NOW,
+            expectations=(counts,),
+        )
+        for number in range(1001)
+    ]
+    rows = [*events_of("shop", 5, "completed"), *(row for one in many for row in builder.rows(one))]
+    EventTable(settings.storage.events).append([*rows, {**rows[0], "id": "odd"}])
+    dashboard = Dashboard(settings, Address(port=0), token="t")
+    with serving(dashboard), requests.Session() as session:
+        home = f"http://127.0.0.1:{dashboard.port}/p/shop/"
+        session.get(f"{home}?token=t", timeout=10)
+        for _ in range(2):
+            until(
+                lambda: "update-of-shop" in session.get(f"{home}updates", timeout=10).text,
+                "no update is shown",
+            )
+            until(lambda: "are left out: 1." in session.get(home, timeout=10).text, "no count of odd events")
+            shutil.rmtree(dashboard.site.index.folder)
+        until(lambda: session.get(f"{home}updates", timeout=10).status_code == 200, "no page is shown")
+        until(
+            lambda: (
+                "of the newest 1,000 batches"
+                in session.get(f"{home}dataset?name=default.table_of_shop", timeout=10).text
+            ),
+            "the page does not say of which batches the counts are",
+        )
