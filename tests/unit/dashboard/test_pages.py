@@ -165,7 +165,7 @@ def test_no_page_has_a_secret_or_the_value_of_a_row(shared: SimpleNamespace, sho
 def test_figures_are_of_one_pipeline_and_failed_rows_of_24_hours(
     shared: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = TableName("default", "table_of_shop")
+    table, now = TableName("default", "table_of_shop"), datetime.now(UTC)
     ages = {hours: timedelta(hours=hours) for hours in (23.99, 24.01)}
     for number, age in enumerate(ages.values()):
         for pipeline, rejected in (("shop", 10), ("other", 100)):
@@ -178,7 +178,7 @@ def test_figures_are_of_one_pipeline_and_failed_rows_of_24_hours(
                 rows=1,
                 quarantined=rejected,
                 checkpoint=pipeline,
-                at=NOW if pipeline == "other" else NOW - age,
+                at=now if pipeline == "other" else now - age,
                 latency_s=(float(rejected), float(rejected)),
             )
             rows = RowBuilder(Origin(pipeline, "lake", f"old-{pipeline}")).rows(one)
