@@ -192,6 +192,6 @@ _FILES = {file.name: file for file in _STATIC.iterdir() if file.is_file()} if _S
 async def _static(request: Request) -> Response:
     file = _FILES.get(request.path_params["file"])
     if file is None:
-        raise HTTPException(404, "There is no such file.")
+        raise HTTPException(404, "The dashboard has no file of this name.")
     kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     return Response(await run_in_threadpool(file.read_bytes), media_type=kind)

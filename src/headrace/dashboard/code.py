@@ -23,8 +23,8 @@ class Excerpt:
 
 
 def find_excerpt(view: PipelineView, place: Any, *, before: int = 3, after: int = 3) -> Excerpt | None:
-    """The lines around a source location; ``None`` if it is not one. A file that is no code of the pipeline
-    is not read: locations come from the event log, which others may have written."""
+    """The lines around a source location; ``None`` without one. Only files of the pipeline's code are read:
+    locations come from the event log, which others may have written."""
     path, line = (place.get("path"), place.get("line")) if isinstance(place, Mapping) else (None, None)
     if not isinstance(path, str) or type(line) is not int:
         return None

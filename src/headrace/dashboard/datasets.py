@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -94,10 +93,11 @@ def _code(view: PipelineView, definition: Mapping[str, Any]) -> Excerpt | None:
 def _describe(view: PipelineView, name: TableName) -> TableDescription | None:
     from headrace.project.orphans import describe_table
 
-    if not is_table(view.settings.storage.table(name)):
+    table = view.settings.storage.table(name)
+    if not is_table(table):
         return None
     with suppress(HeadraceError):
-        return describe_table(view.settings, str(name))
+        return view.site.read([table], ("columns",), lambda: describe_table(view.settings, str(name)))
     return None
 
 
@@ -130,7 +130,7 @@ def _count_batches(view: PipelineView, key: str) -> int:
 def _versions(view: PipelineView, name: TableName) -> list[LoggedCommit]:
     table = view.settings.storage.table(name)
     with suppress(HeadraceError, OSError, ValueError):
-        return list(itertools.islice(newest_commits(table, _VERSIONS), _VERSIONS))
+        return view.site.read([table], ("versions",), lambda: [*newest_commits(table, _VERSIONS)])
     return []
 
 
@@ -145,7 +145,8 @@ def _quarantine(view: PipelineView, name: TableName) -> QuarantineSummary | None
 
     with suppress(HeadraceError):
         found = find_quarantine(name, view.settings.storage)
-        return None if found is None else found.summary()
+        if found is not None:
+            return view.site.read([found.path, found.target], ("reasons",), found.summary)
     return None
 
 

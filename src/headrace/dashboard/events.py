@@ -98,10 +98,10 @@ def _load(view: PipelineView, request: Request) -> tuple[dict[str, Any], dict[st
     try:
         key = event_key(required(request, "id"))
     except ValueError as error:
-        raise HTTPException(404, "There is no such event.") from error
+        raise HTTPException(404, "The event log has no event with this id.") from error
     found = view.query("SELECT * FROM events WHERE id = ? AND pipeline = ?", key, view.name)
     if not found:
-        raise HTTPException(404, "There is no such event.")
+        raise HTTPException(404, "The event log has no event with this id.")
     event = _shown(found[0])
     text = event["details"] or _logged(view, request.query_params["id"], event)
     return event, {} if text is None else json.loads(text).get(event["type"], {})

@@ -1,4 +1,4 @@
-"""The last proof of a pipeline, and the ranges that it stands on."""
+"""The last proof of a pipeline, and the ranges of the newest batches."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
@@ -15,6 +15,8 @@ from headrace.dashboard.offsets import TopicOffsets
 from headrace.dashboard.watcher import Watcher
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.storage.location import Location
+from headrace.storage.table_log import newest_version
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from headrace.observe.status import DatasetStatus
     from headrace.project.stored_pipeline import StoredPipeline
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Site:
@@ -30,6 +34,7 @@ class Site:
     watcher: Watcher
     # The rate of a topic is the difference between two looks at it.
     offsets: TopicOffsets = field(default_factory=TopicOffsets)
+    _kept: dict[tuple[Any, ...], tuple[list[int], Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: ProjectSettings, only: str | None = None) -> Site:
@@ -39,6 +44,16 @@ class Site:
     @property
     def index(self) -> EventIndex:
         return self.watcher.index
+
+    def read(self, tables: Sequence[Location], what: tuple[Any, ...], build: Callable[[], T]) -> T:
+        """What `build` finds in tables. Pages ask at each change of the storage; the tables are only read
+        again when one of them has a new version. `what`: tells the questions about the same tables apart."""
+        key, versions = (*(one.path for one in tables), *what), [*map(newest_version, tables)]
+        known = self._kept.get(key)
+        if known is None or known[0] != versions:
+            known = self._kept[key] = versions, build()
+        found: T = known[1]
+        return found
 
     def pipeline(self, request: Request) -> PipelineView:
         """The pipeline that a request names."""

@@ -18,6 +18,7 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.registry import range_of
+from headrace.storage.location import Location
 from headrace.storage.table_log import newest_commits
 
 if TYPE_CHECKING:
@@ -121,15 +122,21 @@ def last_ranges(
 ) -> list[tuple[int, SourceRange]]:
     """The ranges of the newest batches of a flow, each with the version that holds it."""
     table = view.settings.storage.table(TableName.parse(dataset, view.settings.database))
-    found: list[tuple[int, SourceRange]] = []
     with suppress(HeadraceError, OSError, ValueError):
-        for commit in itertools.islice(newest_commits(table, _SEARCHED * batches), _SEARCHED * batches):
-            metadata = commit.metadata or {}
-            if "batch" in metadata and commit.is_ours and metadata.get("checkpoint") == checkpoint:
-                found += [(commit.version, range_of(one)) for one in metadata["sources"]]
-                batches -= 1
-                if not batches:
-                    break
+        what = ("ranges", checkpoint, batches)
+        return view.site.read([table], what, lambda: _find_ranges(table, checkpoint, batches))
+    return []
+
+
+def _find_ranges(table: Location, checkpoint: str, batches: int) -> list[tuple[int, SourceRange]]:
+    found: list[tuple[int, SourceRange]] = []
+    for commit in newest_commits(table, _SEARCHED * batches):
+        metadata = commit.metadata or {}
+        if "batch" in metadata and commit.is_ours and metadata.get("checkpoint") == checkpoint:
+            found += [(commit.version, range_of(one)) for one in metadata["sources"]]
+            batches -= 1
+            if not batches:
+                break
     return found
 
 

@@ -29,7 +29,7 @@ _ENDS = ("COMPLETED", "FAILED", "STOPPED", "SKIPPED", "IDLE", "RUNNING", "STARTI
 
 @dataclass(frozen=True, kw_only=True)
 class FlowLine:
-    """What one flow did in an update."""
+    """The batches of a flow in an update, as sums."""
 
     flow: str
     dataset: str | None
@@ -82,7 +82,7 @@ def _load(view: PipelineView, id: str) -> Mapping[str, Any]:
         "SELECT min(at) AS began, max(at) AS ended FROM events WHERE upd = ? AND pipeline = ?", id, view.name
     )
     if rows[0]["began"] is None:
-        raise HTTPException(404, "There is no such update.")
+        raise HTTPException(404, "The event log has no update with this id.")
     began, ended = moment(rows[0]["began"]), moment(rows[0]["ended"])
     line = line or UpdateLine(id=id, began=began, ended=ended, state="operation")
     flows = load_flows(view, id)

@@ -70,7 +70,7 @@ class Watcher:
 
     @property
     def pipelines(self) -> tuple[str, ...]:
-        """The pipelines of the storage: those that have run, and those that have tables."""
+        """The pipelines of the storage: pipelines that have run, and the one of the spec if it has tables."""
         if self.only is not None:
             return (self.only,)
         found = {row["pipeline"] for row in self.index.query("SELECT DISTINCT pipeline FROM definitions")}

@@ -169,7 +169,7 @@ class EventHubs(Part):
             needs = " and ".join(f"`{name}`" for name in missing)
             raise ValueError(f"needs `connection_string`, or for Microsoft Entra {needs}")
         elif not _NAMESPACE.fullmatch(str(self.namespace)):
-            raise ValueError("has a `namespace` that is no host such as NAME.servicebus.windows.net")
+            raise ValueError("has a `namespace` that is not a host name, such as NAME.servicebus.windows.net")
         return self
 
     @property
@@ -260,7 +260,7 @@ class KafkaSpec(BaseModel):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings of Kafka's clients, also those that follow from `connection`."""
+        """The settings of Kafka's clients, with the settings that follow from `connection`."""
         given = dict(self.__pydantic_extra__ or {})
         if self.connection is None:
             return given

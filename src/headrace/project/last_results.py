@@ -22,7 +22,7 @@ Kind = Literal["plan", "proof"]
 
 
 def keep_result(settings: ProjectSettings, kind: Kind, data: Mapping[str, Any]) -> None:
-    """Keep the newest result of a command. A cache that cannot be written is no failure of the command."""
+    """Keep the newest result of a command, which also succeeds if the cache cannot be written."""
     file = _file(settings, settings.name, kind)
     text = json.dumps({"kept": datetime.now(UTC).isoformat(), **data}, default=str)
     try:

@@ -13,19 +13,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import requests
+from deltalake import DeltaTable, write_deltalake
 
 from headrace.dashboard.graph import _recent
 from headrace.dashboard.pipelines import rejected_today
 from headrace.dashboard.server import Address, Dashboard, serving
-from headrace.dashboard.site import PipelineView
+from headrace.dashboard.site import PipelineView, Site
 from headrace.declare.spec import load_project
 from headrace.model.event_forms import Row
 from headrace.model.events import BatchCommitted, FlowFailed, UpdateFinished, UpdateStarted
 from headrace.model.names import TableName
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import EventTable
+from headrace.storage.layout import locate
 from waiting import until
 
 NOW = datetime.now(UTC)
@@ -246,3 +249,26 @@ def test_pages_go_on_after_the_index_was_deleted_and_say_what_they_leave_out(
             ),
             "the page does not say of which batches the counts are",
         )
+
+
+def test_a_table_is_read_again_only_when_it_has_a_new_version(tmp_path: Path) -> None:
+    """Pages ask at each change of the storage, several times a second."""
+    write_deltalake(tmp_path / "t", pa.table({"id": [1]}))
+    site = Site.of(load_project(_spec(tmp_path)))
+    reads: list[int] = []
+
+    def count() -> int:
+        reads.append(DeltaTable(tmp_path / "t").to_pyarrow_table().num_rows)
+        return reads[-1]
+
+    def ask() -> int:
+        return site.read([locate(str(tmp_path / "t"))], ("rows",), count)
+
+    assert (ask(), ask(), reads) == (1, 1, [1])
+    write_deltalake(tmp_path / "t", pa.table({"id": [2]}), mode="append")
+    assert (ask(), ask(), reads) == (2, 2, [1, 2])
+
+
+def _spec(folder: Path) -> Path:
+    (folder / "headrace.yml").write_text("name: shop\nstorage: ./lake\n")
+    return folder / "headrace.yml"

@@ -47,9 +47,9 @@ def ui(
 ) -> Result:
     """Show the pipelines of a storage in a browser.
 
-    Reads what status, events, quality and verify read; changes nothing, and starts no Spark. Prints a link
-    with a token; whoever has the link sees the dashboard. It listens on this machine only, unless --host
-    names another address. Ctrl-C ends it.
+    The figures are those of status, events, quality and verify. It changes nothing, and starts no Spark.
+    Prints a link with a token, which opens the dashboard for everybody who has it. It listens on this
+    machine only, unless --host names another address. Ctrl-C ends it.
     """
     # A storage that is named needs no pipeline beside it.
     settings = invocation.stored(anywhere=invocation.storage is not None)
@@ -128,7 +128,7 @@ def _announce(output: Output, dashboard: Dashboard, *, opens: bool) -> None:
 
     address = dashboard.address
     if not address.is_loopback:
-        traffic = "without encryption: whoever sees the traffic sees the token"
+        traffic = "without encryption: the token can be read on the network"
         output.note(f"warning: the dashboard listens on {address.host}, {traffic}")
     if output.is_json:
         output.line({"url": dashboard.link})
