@@ -219,19 +219,13 @@ def _expanded(project: ProjectSettings) -> list[Check]:
     kafka = project.kafka
     if not kafka.written:
         return []
-    spark, librdkafka = (
-        kafka.for_spark(),
-        {k: v for k, v in kafka.for_librdkafka().items() if isinstance(v, str)},
-    )
-    clients = {"spark": spark, "librdkafka": librdkafka}
-    return [
-        Check(
-            f"kafka for {client}",
-            "ok",
-            ", ".join(f"{key}: {REDACTED if is_secret_key(key) else value}" for key, value in found.items()),
-        )
-        for client, found in clients.items()
-    ]
+    checks = []
+    for client, found in {"spark": kafka.for_spark(), "librdkafka": kafka.for_librdkafka()}.items():
+        # The value of `oauth_cb` is a function.
+        texts = {key: value for key, value in found.items() if isinstance(value, str)}
+        shown = (f"{key}: {REDACTED if is_secret_key(key) else value}" for key, value in texts.items())
+        checks.append(Check(f"kafka for {client}", "ok", ", ".join(shown)))
+    return checks
 
 
 def _refused(error: HeadraceError) -> Check:

@@ -173,17 +173,15 @@ def _login_refused(connection: KafkaConnection, text: str) -> errors.KafkaLoginE
 
 def _login_remedy(connection: KafkaConnection) -> tuple[str, str]:
     """The setting that a refused login is about, and what to check."""
-    if mechanism_of(connection.settings) == IAM:
+    mechanism = mechanism_of(connection.settings)
+    if mechanism == IAM:
         return (
             "sasl.jaas.config",
-            "check that the role or user of AWS may `kafka-cluster:Connect` to the cluster",
+            "check that the user or role of AWS has the permission kafka-cluster:Connect",
         )
-    oauth = mechanism_of(connection.settings) == OAUTH
-    user, word = (
-        ("sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
-        if oauth
-        else ("sasl.username", "sasl.password")
-    )
+    user, word = "sasl.username", "sasl.password"
+    if mechanism == OAUTH:
+        user, word = "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"
     names = f"{connection.name(user)} and {connection.name(word)}"
     return word, f"check {names}; a cluster does not report which of the two is wrong"
 
