@@ -32,6 +32,7 @@ _LOGIN_VALUE = re.compile(
     r"""\b(?:\w*(?:password|secret|token)\w*|SharedAccessKey)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))""",
     re.IGNORECASE,
 )
+_IN_TEXT = re.compile(r"""\b(?:SharedAccessKey|AccountKey|password)\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
 _IN_ADDRESS = re.compile(r"://[^/@:\s]*:([^/\s]+)@|\bpassword=([^&\s]+)")
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _LONG_LINE = 16  # lines of a private key that are at least this long are redacted on their own
@@ -71,9 +72,10 @@ class Redactor:
             self._pattern = None
 
     def add_logins(self, text: str) -> None:
-        """Redact the passwords and keys that are named in a text, such as ``SharedAccessKey=..``."""
-        for found in _LOGIN_VALUE.findall(text):
-            self.add("".join(found))
+        """Redact the keys and passwords of connection strings, wherever they are written. Conditions and
+        addresses can have ``token=..`` or ``secret=..`` before a common word."""
+        for found in _IN_TEXT.findall(text):
+            self.add(found)
 
     def java_pattern(self, limit: int) -> str:
         """The secrets as a Java pattern in ASCII; at the limit, the longer ones are left out."""

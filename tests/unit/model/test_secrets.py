@@ -105,3 +105,17 @@ def test_javas_pattern_is_made_of_plain_letters() -> None:
     assert Redactor(["a.b-ü"]).java_pattern(1000).split("|")[-1] == r"a\u002eb\u002d\u00fc"
     assert len(Redactor([f"secret{n}" for n in range(1000)]).java_pattern(100)) <= 100
     assert Redactor().java_pattern(100) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["token=orders", "SELECT * FROM t WHERE token = 'orders'", "/a?secret=orders"]
+)
+def test_a_text_that_names_a_token_hides_no_common_word(text: str) -> None:
+    redactor = Redactor()
+    redactor.add_logins(text)
+    assert redactor("the table orders") == "the table orders"
+    redactor.add_logins(
+        "Endpoint=sb://n/;SharedAccessKeyName=orders;SharedAccessKey=pl4nted=;EntityPath=x"
+    )
+    redactor.add_logins("host=db user=orders password='h1dden' dbname=shop")
+    assert redactor("orders pl4nted= h1dden") == "orders *** ***"
