@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 
@@ -16,8 +17,11 @@ from headrace.errors import HeadraceError
 from headrace.model.declarations import Drift
 from headrace.model.event_forms import Event
 from headrace.model.events import FlowRetrying
+from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
 from headrace.runtime import schema_registry
+from headrace.sinks.outside.kafka.avro import AvroValues
+from headrace.sinks.target import SinkSpec
 from headrace.sources.decoders import CsvDecoder, JsonDecoder, build_csv_decoder
 from headrace.sources.json_drift import DriftingJsonDecoder
 from headrace.sources.kafka.avro_decoder import AvroDecoder
@@ -27,7 +31,7 @@ from registry_server import RegistryServer
 from topic_reader import newest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TopicFactory = Callable[..., str]
 Produce = Callable[..., None]
@@ -274,6 +278,35 @@ def test_rows_of_a_feed_are_sent_as_avro_and_read_back(
     ]
     assert str(got[3]["d"]) == "3.00" and got[3]["p"] == [{"n": 3}]
     assert got[3]["t"].timestamp() == 3
+
+
+def test_the_id_of_a_schema_is_asked_for_in_each_batch(
+    spark: SparkSession, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry that was set up again can give an id to another schema."""
+    options = {"topic": "wiped", "format": "avro", "schema_registry": registry.url}
+    rows = spark.sql("SELECT 7 AS id, NULL AS nothing")
+    spec = SinkSpec(name=TableName("a", "sent"), options=options, schema=rows.schema.jsonValue())
+    values = AvroValues(spec, "wiped", rows.columns)
+
+    def sent(rows: DataFrame) -> tuple[int, bytes]:
+        value = bytes(rows.select(values.column(rows, rows.columns)).first()[0])
+        return int.from_bytes(value[:5], "big"), value[5:]
+
+    first = registry.register("wiped-value", values._schema(rows))
+    assert sent(rows) == (first, b"\x02\x0e")
+    monkeypatch.setattr(schema_registry, "urlopen", lambda *_, **__: BytesIO(b'{"id": 70000}'))
+    assert sent(rows) == (70000, b"\x02\x0e")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise URLError(ConnectionRefusedError("the registry is down"))
+
+    monkeypatch.setattr(schema_registry, "urlopen", refuse)
+    # A known schema does not wait for the registry; a new one does.
+    assert sent(rows) == (70000, b"\x02\x0e")
+    with pytest.raises(HeadraceError) as caught:
+        sent(rows.select("id"))
+    assert caught.value.code == "SCHEMA_REGISTRY_UNREACHABLE"
 
 
 def test_what_the_registry_cannot_give_is_refused(site: Site, registry: RegistryServer) -> None:

@@ -56,12 +56,7 @@ class SchemaRegistry:
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(path, subject)
         if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
-            raise errors.SchemaRegistryRefusedError(
-                f"{self.url} does not answer like a schema registry",
-                facts=(f"{path}: {json.dumps(numbers)[:_SHOWN]}",),
-                remedies=(f"correct {URL} under kafka: in headrace.yml",),
-                params={"url": self.url, "status": 200},
-            )
+            raise self._is_other(path, numbers)
         found = [self._get(f"{path}/{number}", subject) for number in sorted(numbers)]
         return tuple(self._schema(one, subject) for one in found)
 
@@ -72,7 +67,18 @@ class SchemaRegistry:
             SchemaSubjectInvalidError: The rules of the subject do not allow the schema.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        return int(self._ask(path, subject, json.dumps({"schema": schema}).encode())["id"])
+        found = self._ask(path, subject, json.dumps({"schema": schema}).encode())
+        if not isinstance(found, dict) or not isinstance(found.get("id"), int):
+            raise self._is_other(path, found)
+        return int(found["id"])
+
+    def _is_other(self, path: str, found: Any) -> errors.SchemaRegistryRefusedError:
+        return errors.SchemaRegistryRefusedError(
+            f"{self.url} does not answer like a schema registry",
+            facts=(f"{path}: {json.dumps(found)[:_SHOWN]}",),
+            remedies=(f"correct {URL} under kafka: in headrace.yml",),
+            params={"url": self.url, "status": 200},
+        )
 
     def _schema(self, found: Mapping[str, Any], subject: str) -> RegisteredSchema:
         kind = found.get("schemaType") or "AVRO"

@@ -41,6 +41,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
     def log_message(self, *_: Any) -> None:
         return
 
@@ -101,6 +105,17 @@ def test_a_server_that_is_not_a_registry_is_called_so(server: Answers, answer: A
     assert isinstance(error, SchemaRegistryRefusedError)
     assert error.summary == f"http://127.0.0.1:{server.server_port} does not answer like a schema registry"
     assert error.remedies == ("correct schema.registry.url under kafka: in headrace.yml",)
+
+
+def test_a_schema_is_registered_under_its_subject(server: Answers) -> None:
+    server.paths["/subjects/a%2Fb/versions"] = {"id": 7}
+    assert at(server).register("a/b", "{}") == 7
+    server.paths["/subjects/a%2Fb/versions"] = {"error": "moved"}
+    with pytest.raises(SchemaRegistryRefusedError, match="like a schema registry"):
+        at(server).register("a/b", "{}")
+    server.missing = 409
+    with pytest.raises(SchemaSubjectInvalidError):
+        at(server).register("other", "{}")
 
 
 def test_a_registry_that_is_down_is_transient() -> None:

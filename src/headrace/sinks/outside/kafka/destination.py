@@ -103,7 +103,7 @@ class Destination:
     def _avro(self) -> avro.AvroValues | None:
         """How rows become Avro, if they do."""
         is_avro = self.spec.options.get("format") == "avro"
-        return avro.AvroValues(self.spec, self.topic or "") if is_avro else None
+        return avro.AvroValues(self.spec, self.topic or "", self.rows.columns) if is_avro else None
 
     @cached_property
     def rows(self) -> RowsByKey:
