@@ -11,7 +11,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ class SqliteTransaction(SinkTransaction):
 
     def record(self, state: SinkState, document: Mapping[str, Any]) -> None:
         between("opening" if "opens" in document else "rows")
-        self.database.execute("UPDATE target SET state = ?", [json.dumps(asdict(state))])
+        self.database.execute("UPDATE target SET state = ?", [json.dumps(state.kept())])
         self.database.execute("INSERT INTO commits VALUES (?, ?)", [state.version, json.dumps(document)])
         between("batch")
 
@@ -68,7 +68,7 @@ class SqliteSink(StatefulSink):
             if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'target'").fetchone():
                 for statement in _TABLES.split(";"):
                     database.execute(statement)
-                database.execute("INSERT INTO target VALUES (?)", [json.dumps(asdict(SinkState()))])
+                database.execute("INSERT INTO target VALUES (?)", [json.dumps(SinkState().kept())])
 
     def state(self) -> SinkState | None:
         if not Path(self.location).exists():

@@ -6,6 +6,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pytest
@@ -14,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import FAIL_VARIABLE
+from headrace.verify.registry import SINK_ROWS
 from headrace.verify.report import GradeReport, proof_lines
+from headrace.verify.sink_rows import SinkRows
 from landing import Site
 from opensearch_server import OpenSearchServer
 from postgres_server import Database
@@ -295,6 +298,39 @@ def test_rows_of_a_batch_that_is_not_complete_are_not_compared(
     assert sample(site).verdict == "proven"
 
 
+def test_a_batch_that_ends_while_the_table_is_read_is_no_finding(
+    site: Site, redis_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(site, Redis(redis_server, f"{tmp_path.name}:"))
+    fill(site)
+    monkeypatch.setenv(FAIL_VARIABLE, "serve/before-commit:2")
+    site.put("c.json", {"id": 1, "at": 3, "op": "u", "name": "sent"}, {"id": 2, "at": 3, "op": "delete"})
+    site.run()
+    monkeypatch.delenv(FAIL_VARIABLE, raising=False)
+    read = SINK_ROWS["redis"]
+
+    def read_before_the_commit(*given: Any) -> SinkRows:
+        found = read(*given)
+        site.run_well()
+        return found
+
+    monkeypatch.setitem(SINK_ROWS, "redis", read_before_the_commit)
+    found = sample(site)
+    assert found.verdict == "partial" and "2 keys not compared: a row of a batch" in str(found.reasons), found
+
+
+def test_keys_that_a_ttl_has_removed_are_no_finding(site: Site, redis_server: str, tmp_path: Path) -> None:
+    system = Redis(redis_server, f"{tmp_path.name}:")
+    write(site, system, ttl="3600")
+    fill(site)
+    write(site, system)
+    site.put("c.json", {"id": 1, "at": 3, "op": "u", "name": "later"})
+    site.run_well()
+    system.lose(3)  # as the server does after the hour
+    found = sample(site)
+    assert found.verdict == "partial" and "ttl" in str(found.reasons), found
+
+
 def test_a_view_that_is_refreshed_by_its_changes(site: Site, database: Database) -> None:
     code = CODE.replace(
         "hr.create_sink",
@@ -325,6 +361,12 @@ def test_what_a_database_does_to_its_rows_is_not_a_finding(site: Site, database:
     site.run_well()
     found = sample(site)
     assert found.verdict == "unjudged" and "trigger" in str(found.reasons), found
+    database.execute("DROP TRIGGER zero ON served")
+    site.put("b.json", {"id": 1, "at": 2, "op": "u", "name": "ada   "})
+    site.run_well()
+    # A column with a length loses the spaces that are too many.
+    found = sample(site)
+    assert (found.verdict, {*found.details["columns"]}) == ("proven", {"id", "at", "size"}), found
 
 
 def test_sinks_whose_rows_are_not_read_say_so(site: Site) -> None:

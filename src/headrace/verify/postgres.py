@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -89,8 +90,10 @@ def _stored_columns(connection: Any, format: Any, wanted: Wanted) -> dict[str, t
     for column, kind in wanted.columns.items():
         # Names that were written without quotes are in lower case.
         names = [column] if column in types else [one for one in types if one.lower() == column.lower()]
-        if len(names) == 1 and types[names[0]].split("(")[0] in _TYPES.get(kind.split("(")[0], ()):
-            stored[column] = names[0], types[names[0]]
+        held = types[names[0]] if len(names) == 1 else ""
+        # A text with a length can lose spaces at its end. Numbers with fewer decimals are refused before.
+        if re.sub(r"^numeric\(.*", "numeric", held) in _TYPES.get(kind.split("(")[0], ()):
+            stored[column] = names[0], held
     return stored
 
 

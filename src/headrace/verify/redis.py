@@ -14,10 +14,8 @@ from headrace.model.names import TableName
 from headrace.verify.delta_log import TableLog
 from headrace.verify.reader import SinkUnreadError
 from headrace.verify.sink_log import build_log, keys_of
-from headrace.verify.sink_rows import Key, SinkRow, SinkRows, Wanted, id_of, is_same, read_json
+from headrace.verify.sink_rows import Key, SinkRow, SinkRows, Wanted, is_same, read_json
 from headrace.verify.stored import StoredPath
-
-_AT_ONCE = 500
 
 
 def load_sink_log(
@@ -36,7 +34,6 @@ def load_sink_log(
 def read_rows(name: TableName, options: Mapping[str, str], wanted: Wanted) -> SinkRows:
     """Rows of a sink, then its state; raises `SinkUnreadError`."""
     prefix, column = options["prefix"], options.get("value_column")
-    ids = {id: key for key in wanted.asked if (id := id_of(key)) is not None}
     found: dict[Key, SinkRow] = {}
     with _connected(options) as connection:
         pattern = "".join(f"\\{one}" if one in "*?[]\\" else one for one in prefix) + "*"
@@ -44,13 +41,8 @@ def read_rows(name: TableName, options: Mapping[str, str], wanted: Wanted) -> Si
         names = connection.scan_iter(match=pattern, count=1000)
         # A scan can give a key several times.
         chosen = heapq.nsmallest(2 * wanted.size, names, key=lambda one: zlib.crc32(f"{salt}{one}".encode()))
-        for one in list(dict.fromkeys(chosen))[: wanted.size]:
-            id = one.removeprefix(prefix)
-            if (key := wanted.key_of(id)) is not None:
-                ids.setdefault(id, key)
-        items = list(ids.items())
-        for start in range(0, len(items), _AT_ONCE):
-            some = items[start : start + _AT_ONCE]
+        random_ids = [one.removeprefix(prefix) for one in dict.fromkeys(chosen)]
+        for some in wanted.parts(random_ids[: wanted.size])[0]:
             pipeline = connection.pipeline(transaction=True)
             for id, _ in some:
                 pipeline.get(f"{_own(options)}version:{id}")
@@ -64,9 +56,7 @@ def read_rows(name: TableName, options: Mapping[str, str], wanted: Wanted) -> Si
         state = _state(options, connection)
     columns = {*wanted.columns} if column is None else {column}
     holder = f"Redis ({prefix}*)"
-    return SinkRows(
-        state=state, holder=holder, rows=found, columns=columns, needs=column, expires="ttl" in options
-    )
+    return SinkRows(state=state, holder=holder, rows=found, columns=columns, needs=column)
 
 
 def _values(given: Any, options: Mapping[str, str]) -> Mapping[str, Any] | None:

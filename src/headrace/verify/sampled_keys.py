@@ -353,7 +353,7 @@ def _compare(records: _Records, table: _Held) -> GradeReport:
     for key, order in stale[:_SHOWN]:
         row = records.rows[key]
         text = (
-            f"the row of the key {_text(key)} comes from {records.describe(row)}, "
+            f"the row of the key {key_text(key)} comes from {records.describe(row)}, "
             f"and its newest record is {records.describe(order)}"
         )
         found.find("ROW_STALE", text, **records.place(row))
@@ -363,7 +363,7 @@ def _compare(records: _Records, table: _Held) -> GradeReport:
     lost = table.find_lost(others, fields, found) if others else []
     for key, order in lost[:_SHOWN]:
         text = (
-            f"the key {_text(key)} has no row, and its newest record is {records.describe(order)}; "
+            f"the key {key_text(key)} has no row, and its newest record is {records.describe(order)}; "
             "no tombstone says that it was deleted"
         )
         found.find("KEY_LOST", text, **records.place(order))
@@ -457,5 +457,5 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if isinstance(value, tuple | list) else value
 
 
-def _text(key: Key) -> str:
+def key_text(key: Key) -> str:
     return ", ".join(map(str, key))

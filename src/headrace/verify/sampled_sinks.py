@@ -24,7 +24,7 @@ from headrace.verify.evidence import Evidence
 from headrace.verify.keys import PROPERTY_KEYS, quoted
 from headrace.verify.reader import CannotJudgeError, SinkUnreadError
 from headrace.verify.report import Finding, GradeReport, Judgement, unjudged_records
-from headrace.verify.sampled_keys import possible_rows
+from headrace.verify.sampled_keys import key_text, possible_rows
 from headrace.verify.sink_log import keys_of
 from headrace.verify.sink_rows import (
     Key,
@@ -66,7 +66,12 @@ class SampledSink:
                 source = _Source.of(storage, evidence)
                 found = self.read(evidence.dataset, self.options, wanted)
                 if _is_settled(found, evidence):
-                    return _compare(storage, evidence, source, wanted, found)
+                    # In this order: a batch that ends in between has written another version by then.
+                    is_moving = found.has_versions and (
+                        _is_sending(storage, evidence.dataset)
+                        or self.reload().log.version != evidence.log.version
+                    )
+                    return _compare(source, wanted, found, is_moving=is_moving)
             raise CannotJudgeError("a run has written to it meanwhile")
         except (CannotJudgeError, SinkUnreadError, LogDamagedError) as error:
             return unjudged_records(str(error), applies=False)
@@ -162,9 +167,7 @@ def _is_sending(storage: Storage, dataset: TableName) -> bool:
     return any(one.planned > one.finished for folder in folders for one in load_checkpoints(folder))
 
 
-def _compare(
-    storage: Storage, evidence: Evidence, source: _Source, wanted: Wanted, found: SinkRows
-) -> GradeReport:
+def _compare(source: _Source, wanted: Wanted, found: SinkRows, *, is_moving: bool) -> GradeReport:
     follows = found.state.get("follows")
     if follows is None or not {*wanted.keys} <= {*follows["columns"]}:
         raise CannotJudgeError(
@@ -181,12 +184,12 @@ def _compare(
         source=source,
         found=found,
         kinds={name: wanted.columns[name] for name in names},
-        is_whole=follows["is_whole"] and not found.expires,
+        is_whole=follows["is_whole"],
         compared=compared,
         # An update cannot change the keys by which the table itself is written.
         has_deletes=follows["has_preimages"]
         or {one.casefold() for one in declared} == {one.casefold() for one in wanted.keys},
-        is_moving=found.state["version"] != evidence.log.version or _is_sending(storage, evidence.dataset),
+        is_moving=is_moving,
     )
     for key, row in found.rows.items():
         comparison.take(key, held.get(key, []), row)
@@ -220,16 +223,15 @@ class _Comparison:
         elif self.is_moving and row.version is not None and row.version > self.source.version:
             self.left["a row of a batch that is not complete"] += 1
         elif row.values is None and mine is not None and not self.is_whole:
-            why = "removes rows after some time" if self.found.expires else "began after the first rows"
-            self.left[f"no row in {holder}, which {why}"] += 1
+            self.left[f"no row in {holder}, which began after the first rows, or has had a ttl"] += 1
         elif row.values is not None and mine is None and not self.has_deletes:
             self.left[f'no row in {name}; updates can have changed keys (images="all" deletes old ones)'] += 1
         else:
             self.number += 1
             if row.values is None and mine is not None:
-                self.find("KEY_LOST", _text(key), f"has a row in {name}, and none in {holder}")
+                self.find("KEY_LOST", key_text(key), f"has a row in {name}, and none in {holder}")
             elif row.values is not None and mine is None:
-                self.find("KEY_EXTRA", _text(key), f"has a row in {holder}, and none in {name}")
+                self.find("KEY_EXTRA", key_text(key), f"has a row in {holder}, and none in {name}")
             elif row.values is not None and mine is not None:
                 self._compare(key, mine, row.values, name)
 
@@ -238,7 +240,7 @@ class _Comparison:
         wrong = [pair for pair in pairs if is_same(self.kinds[pair[0]], *pair[1:]) is False]
         if wrong:
             texts = ", ".join(f"{one} is {_shown(value)}, not {_shown(right)}" for one, right, value in wrong)
-            self.find("ROW_STALE", _text(key), f"differs in {self.found.holder} from {name}: {texts}")
+            self.find("ROW_STALE", key_text(key), f"differs in {self.found.holder} from {name}: {texts}")
 
     def find(self, code: str, key: str, text: str) -> None:
         place = {"key": key, "version": self.source.version}
@@ -265,10 +267,6 @@ class _Comparison:
         return found.report(
             "records", text, {"keys": self.number, **numbers}, {"columns": sorted(self.compared)}
         )
-
-
-def _text(key: Key) -> str:
-    return ", ".join(map(str, key))
 
 
 def _shown(value: Any) -> str:

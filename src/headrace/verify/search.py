@@ -16,11 +16,10 @@ from headrace.model.names import TableName
 from headrace.verify.delta_log import TableLog
 from headrace.verify.reader import CannotJudgeError, SinkUnreadError
 from headrace.verify.sink_log import build_log, keys_of
-from headrace.verify.sink_rows import Key, SinkRow, SinkRows, Wanted, id_of
+from headrace.verify.sink_rows import Key, SinkRow, SinkRows, Wanted
 from headrace.verify.stored import StoredPath
 
 _PAGE = 10_000
-_AT_ONCE = 500
 _STATE = "headrace-sinks"
 _DELETED = "headrace_deleted"
 _VERSIONS = 1 << 40
@@ -77,9 +76,7 @@ def load_sink_log(
 
 def read_rows(name: TableName, options: Mapping[str, str], wanted: Wanted) -> SinkRows:
     """Rows of a sink, then its state; raises `SinkUnreadError` and `CannotJudgeError`."""
-    ids = {id: key for key in wanted.asked if (id := id_of(key)) is not None}
     found: dict[Key, SinkRow] = {}
-    strays = []
     with _connected(options) as server:
         kept = server.kept()
         index = f"{options['index']}-headrace-{kept['cleared']}"
@@ -88,14 +85,9 @@ def read_rows(name: TableName, options: Mapping[str, str], wanted: Wanted) -> Si
         living = {"bool": {"must_not": {"exists": {"field": _DELETED}}}}
         query = {"function_score": {"query": living, "random_score": {}}}
         body = {"size": min(wanted.size, _PAGE), "query": query, "_source": False}
-        for hit in server.ask("POST", f"{index}/_search", body)["hits"]["hits"]:
-            if (key := wanted.key_of(hit["_id"])) is not None:
-                ids.setdefault(hit["_id"], key)
-            else:
-                strays.append(hit["_id"])
-        items = list(ids.items())
-        for start in range(0, len(items), _AT_ONCE):
-            some = items[start : start + _AT_ONCE]
+        hits = server.ask("POST", f"{index}/_search", body)["hits"]["hits"]
+        parts, strays = wanted.parts(one["_id"] for one in hits)
+        for some in parts:
             answer = server.ask("POST", f"{index}/_mget", {"ids": [id for id, _ in some]})
             for (_, key), one in zip(some, answer["docs"], strict=True):
                 if "error" in one:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -15,6 +15,7 @@ from headrace.model.names import TableName
 Key = tuple[Any, ...]
 
 _INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_AT_ONCE = 500
 _YEARS = range(1973, 2250)
 """Earlier times can have an offset with seconds, which texts leave out, and Spark may write them as INT96."""
 
@@ -27,6 +28,16 @@ class Wanted:
     columns: Mapping[str, str]  # the columns to compare
     asked: frozenset[Key]
     size: int
+
+    def parts(self, random: Iterable[str]) -> tuple[list[list[tuple[str, Key]]], list[str]]:
+        """The ids of the asked keys and some random ids, with their keys, in parts; and those of the random
+        ids that no row of the table can have."""
+        ids = {id: key for key in self.asked if (id := id_of(key)) is not None}
+        keys = {id: self.key_of(id) for id in random}
+        ids |= {id: key for id, key in keys.items() if key is not None}
+        items = list(ids.items())
+        parts = [items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE)]
+        return parts, [id for id, key in keys.items() if key is None]
 
     def key_of(self, id: str) -> Key | None:
         """The key behind an id; ``None`` if no row of the table can have it."""
@@ -63,7 +74,6 @@ class SinkRows:
     columns: Collection[str]
     strays: Collection[str] = ()  # ids that no row of the table can have
     needs: str | None = None  # the column without which there is no row
-    expires: bool = False  # whether the system removes rows after some time
     has_versions: bool = True
 
 

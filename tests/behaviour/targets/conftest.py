@@ -6,6 +6,7 @@ import itertools
 import json
 import uuid
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from headrace.sinks.target import (
     BatchWriter,
     Committed,
     FlowTarget,
+    Followed,
     OpenedGeneration,
     RefreshStamp,
     SinkSpec,
@@ -188,6 +190,9 @@ class AppendHarness(FlowHarness):
         return sorted(itertools.chain(*batches))
 
 
+FOLLOWED = Followed(columns=("id",), is_whole=True, has_preimages=False)
+
+
 class SinkHarness(FlowHarness, ABC):
     """Append to a sink that keeps the state of its flows itself."""
 
@@ -216,7 +221,7 @@ class SqliteHarness(SinkHarness):
         super().__init__(spark, path)
         schema = {"fields": [{"name": "id"}, {"name": "name"}]}
         spec = SinkSpec(name=TableName("default", "sink"), options={"path": str(path)}, schema=schema)
-        self.sink = SqliteSink(spec)
+        self.sink = SqliteSink(replace(spec, follows=FOLLOWED))
         self.sink.create()
 
     def _select(self, statement: str) -> list[str]:
@@ -244,7 +249,7 @@ class PostgresHarness(SinkHarness):
         columns = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
         given = {"url": database.url, "table": "copied", "create": "true"}
         spec = SinkSpec(name=TableName("default", "sink"), options=given, schema={"fields": columns})
-        self.database, self.sink = database, PostgresSink(spec)
+        self.database, self.sink = database, PostgresSink(replace(spec, follows=FOLLOWED))
         self.sink.create()
 
     @property
@@ -276,7 +281,7 @@ class KafkaHarness(SinkHarness):
             schema={"fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]},
             connection={"kafka.bootstrap.servers": self.bootstrap},
         )
-        self.sink = KafkaSink(spec)
+        self.sink = KafkaSink(replace(spec, follows=FOLLOWED))
         self.sink.create()
 
     @property
@@ -395,6 +400,14 @@ def flow(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
     """Every target of flows with a checkpoint."""
     made = _make(request, spark, tmp_path)
     assert isinstance(made, FlowHarness)
+    return made
+
+
+@pytest.fixture(params=[name for name, one in HARNESSES.items() if issubclass(one, SinkHarness)])
+def sink(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> SinkHarness:
+    """Every sink that keeps the state of its flows itself."""
+    made = _make(request, spark, tmp_path)
+    assert isinstance(made, SinkHarness)
     return made
 
 

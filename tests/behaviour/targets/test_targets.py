@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from behaviour.targets.conftest import FlowHarness, Harness
+from behaviour.targets.conftest import FOLLOWED, FlowHarness, Harness, SinkHarness
 from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
 from headrace.state.facts import Open
 
@@ -119,3 +119,12 @@ def test_the_state_names_the_checkpoint_and_its_last_batch(flow: FlowHarness) ->
     assert state.checkpoints == {"sales": flow.checkpoint}
     assert state.transactions == {flow.checkpoint: 0}
     assert state.version == flow.commits - 1
+
+
+def test_a_sink_keeps_its_state_whole(sink: SinkHarness) -> None:
+    sink.open(sink.checkpoint, Open(reason="first"))
+    sink.write(0, *ONE)
+    sink.open(NEW, Open(reason="full-refresh", fences=sink.checkpoint), replaces=sink.checkpoint)
+    state = sink.sink.state()
+    assert state is not None and state.replaced == {"sales": (sink.checkpoint, -1)}
+    assert state.follows == FOLLOWED

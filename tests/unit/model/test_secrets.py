@@ -114,8 +114,6 @@ def test_a_text_that_names_a_token_hides_no_common_word(text: str) -> None:
     redactor = Redactor()
     redactor.add_logins(text)
     assert redactor("the table orders") == "the table orders"
-    redactor.add_logins(
-        "Endpoint=sb://n/;SharedAccessKeyName=orders;SharedAccessKey=pl4nted=;EntityPath=x"
-    )
+    redactor.add_logins("Endpoint=sb://n/;SharedAccessKeyName=orders;SharedAccessKey=pl4nted=;EntityPath=x")
     redactor.add_logins("host=db user=orders password='h1dden' dbname=shop")
     assert redactor("orders pl4nted= h1dden") == "orders *** ***"

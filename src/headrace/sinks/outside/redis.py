@@ -127,6 +127,9 @@ class RedisSink(VersionedSink):
     forms = (("value", "json"), ("value_column", ""))
 
     def __init__(self, spec: SinkSpec) -> None:
+        if "ttl" in spec.options and spec.follows is not None:
+            # Keys will be missing, also if a later query has no `ttl`.
+            spec = replace(spec, follows=replace(spec.follows, is_whole=False))
         super().__init__(spec)
         form, column = spec.options.get("value", "json"), spec.options.get("value_column")
         if form not in FORMS:
@@ -212,7 +215,7 @@ class RedisSink(VersionedSink):
     def replace_document(self, stored: Stored, commit: Mapping[str, Any] | None) -> None:
         state = stored.state
         text = "" if commit is None else json.dumps(commit)
-        marks = [stored.mark or "", uuid.uuid4().hex, json.dumps(self.kept_state(stored))]
+        marks = [stored.mark or "", uuid.uuid4().hex, json.dumps(stored.state.kept())]
         numbers = [stored.epoch, stored.cleared, stored.kept_from]
         with self.connected() as connection:
             swap = connection.register_script(_REPLACE)

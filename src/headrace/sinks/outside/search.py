@@ -268,7 +268,7 @@ class SearchSink(VersionedSink):
         is_new = before["cleared"] != stored.cleared
         number_of_index = self._uuid(stored.cleared) if is_new else before["uuid"]
         kept = {
-            "state": self.kept_state(stored),
+            "state": stored.state.kept(),
             "owner": stored.owner,
             "epoch": stored.epoch,
             "kept_from": stored.kept_from,

@@ -10,7 +10,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -63,6 +63,11 @@ class SinkState:
         if follows is not None:
             follows = Followed(**{**follows, "columns": tuple(follows["columns"])})
         return cls(**{**value, "replaced": replaced, "follows": follows})
+
+    def kept(self) -> dict[str, Any]:
+        """What a system keeps of the state, as JSON; `of_json` reads it. The second part of the id is that of
+        the rows which are there."""
+        return {**asdict(self), "table_id": self.table_id.split("/")[0]}
 
     def fenced(self, flow: str) -> tuple[str, int] | None:
         return self.replaced.get(flow)

@@ -12,7 +12,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import reduce
 from operator import and_
@@ -149,10 +149,6 @@ class VersionedSink(StatefulSink):
         older rows need a full refresh."""
         options = [self.spec.options.get(name, default) for name, default in self.forms]
         return " ".join([",".join(self.rows.keys), *options])
-
-    def kept_state(self, stored: Stored) -> dict[str, Any]:
-        """The state without what `find_document` adds to the id."""
-        return {**asdict(stored.state), "table_id": stored.state.table_id.split("/")[0]}
 
     @property
     @abstractmethod

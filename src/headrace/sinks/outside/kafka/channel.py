@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -76,9 +76,7 @@ class KafkaTransaction(SinkTransaction):
 
     def keep(self, state: SinkState) -> None:
         """Make a state the newest one."""
-        # The second part of the id is that of the topic which is there.
-        own = {"table_id": state.table_id.split("/")[0], "sink": self.channel.destination.key}
-        text = json.dumps({**asdict(state), **own})
+        text = json.dumps({**state.kept(), "sink": self.channel.destination.key})
         self.send(self.channel.topic.name, STATE.encode(), text.encode())
         self.kept = state
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.lazy_pyspark import SparkSession
@@ -43,8 +43,7 @@ class PostgresTransaction(SinkTransaction):
 
     def record(self, state: SinkState, document: Mapping[str, Any]) -> None:
         name, sql, execute = self.database.key, self.database.sql, self.connection.execute
-        # The second part of the id is that of the table which is there.
-        text = json.dumps({**asdict(state), "table_id": state.table_id.split("/")[0]})
+        text = json.dumps(state.kept())
         execute(sql("UPDATE {schema}.headrace_sinks SET state = %s WHERE sink = %s"), [text, name])
         added = sql("INSERT INTO {schema}.headrace_batches (sink, version, document) VALUES (%s, %s, %s)")
         execute(added, [name, state.version, json.dumps(document)])
@@ -80,7 +79,7 @@ class PostgresSink(StatefulSink):
                 self._create_table(connection)
             connection.execute(self.database.sql(_STATE_TABLES))
             first = "INSERT INTO {schema}.headrace_sinks VALUES (%s, %s) ON CONFLICT DO NOTHING"
-            values = [self.database.key, json.dumps(asdict(SinkState()))]
+            values = [self.database.key, json.dumps(SinkState().kept())]
             connection.execute(self.database.sql(first), values)
         self.database.forget_names()
 
