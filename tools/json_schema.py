@@ -383,7 +383,7 @@ RUN: tuple[Shape, ...] = ("#RunLine",)
 
 COMMANDS: Mapping[str, tuple[Shape, ...]] = {
     "init": ({"pipeline": "text", "paths": ["text"], "notes": ["text"], "next": ["text"]},),
-    "plan": ("#Plan", {"mermaid": "text"}),
+    "plan": ("#Plan", {"svg": "text"}, {"mermaid": "text"}, {"dot": "text"}),
     "preview": (
         {
             "dataset": "text",

@@ -1,16 +1,19 @@
-"""A graph as lines of text, from left to right; pure."""
+"""A graph as text: lines from left to right, Mermaid, or DOT of Graphviz; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+GraphForm = Literal["svg", "mermaid", "dot"]
 
 
 @dataclass(frozen=True)
 class Node:
     key: str
     label: str
-    kind: str  # ``source``, ``table``, ``sink``, ``view`` or ``temporary``; Mermaid gives each its shape
+    kind: str  # ``source``, ``table``, ``sink``, ``view`` or ``temporary``; each has its shape
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,21 @@ def draw_mermaid(graph: Graph) -> str:
         lines.append(f'  {ids[node.key]}{opening}"{text}"{closing}')
     lines += [f"  {ids[start]} --> {ids[end]}" for start, end in graph.edges]
     return "\n".join(lines)
+
+
+_DOT_SHAPES = {
+    "source": "shape=oval",
+    "table": "shape=cylinder",
+    "sink": "shape=box, peripheries=2",
+    "view": "shape=parallelogram",
+    "temporary": "shape=box, style=dashed",
+}
+
+
+def draw_dot(graph: Graph) -> str:
+    ids = {node.key: f"n{index}" for index, node in enumerate(graph.nodes)}
+    lines = ["digraph {", "  rankdir=LR"]
+    for node in graph.nodes:
+        text = node.label.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'  {ids[node.key]} [label="{text}", {_DOT_SHAPES[node.kind]}]')
+    return "\n".join([*lines, *(f"  {ids[start]} -> {ids[end]}" for start, end in graph.edges), "}"])

@@ -22,7 +22,8 @@ from headrace.model.declarations import (
 )
 from headrace.model.names import ChosenColumns, TableName
 from headrace.model.texts import GLUE, counted, wrap
-from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
+from headrace.plan.drawing import Graph, GraphForm, Node, draw_dot, draw_mermaid, draw_text
+from headrace.plan.picture import draw_svg
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
 from headrace.sinks.target import describe_sink
 from headrace.sources.bad_records import VALUE_LIMIT
@@ -249,8 +250,15 @@ class Explanation:
             return None
         return {"policy": dataset.refresh_policy, **asdict(found)}
 
-    def to_mermaid(self) -> str:
-        return draw_mermaid(self.graph())
+    def draw(self, form: GraphForm) -> str:
+        """The graph of sources, datasets and sinks, as the text of a picture."""
+        match form:
+            case "mermaid":
+                return draw_mermaid(self.graph())
+            case "dot":
+                return draw_dot(self.graph())
+            case "svg":
+                return draw_svg(self.graph())
 
     def graph(self) -> Graph:
         """The graph of sources, tables and views, with an edge for each read."""

@@ -234,7 +234,7 @@ def test_a_stream_has_its_edge_at_the_temporary_view_that_reads_it_and_a_sink_is
         "kafka orders ─▶ records (temporary) ─┬─▶ orders",
         "                                     └─▶ alerts (sink)",
     ]
-    assert '[["alerts (sink)"]]' in Explanation(plan).to_mermaid()
+    assert '[["alerts (sink)"]]' in Explanation(plan).draw("mermaid")
 
 
 def test_the_limits_of_rejected_records_and_of_values_are_shown() -> None:
@@ -331,7 +331,7 @@ def test_json_has_the_same_facts_and_no_secrets() -> None:
 
 
 def test_the_picture_has_each_thing_once() -> None:
-    lines = Explanation(build_plan()).to_mermaid().splitlines()
+    lines = Explanation(build_plan()).draw("mermaid").splitlines()
     assert lines[0] == "flowchart LR"
     assert sum('"revenue (view)"' in line for line in lines) == 1
     assert sum("-->" in line for line in lines) == 6

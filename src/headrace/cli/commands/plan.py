@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -12,7 +12,8 @@ from headrace.cli.verb import POSITIVE, Invocation, complete_dataset, option, re
 from headrace.cli.watching import spark_starting
 from headrace.model.declarations import Action
 from headrace.model.project import PREVIEW_RECORDS
-from headrace.model.texts import counted
+from headrace.model.texts import GLUE, counted
+from headrace.plan.drawing import GraphForm
 from headrace.project.last_results import keep_result
 
 
@@ -21,15 +22,19 @@ from headrace.project.last_results import keep_result
         "headrace plan",
         "headrace plan revenue --offline",
         "headrace plan --exit-code --profile prod",
-        "headrace plan --mermaid > pipeline.mmd",
+        "headrace plan --graph svg > pipeline.svg",
     )
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
 @option("--offline", "Do not read the storage; omit the list of changes.")
-@option("--mermaid", "Print only the graph, as a Mermaid flowchart.")
+@option(
+    "--graph",
+    "Print only the graph: a picture, or text for Mermaid or Graphviz.",
+    click.Choice(get_args(GraphForm)),
+)
 @option("--exit-code", "Exit code 4 if a run would change a table, else 0.")
 def plan(
-    invocation: Invocation, datasets: tuple[str, ...], offline: bool, mermaid: bool, exit_code: bool
+    invocation: Invocation, datasets: tuple[str, ...], offline: bool, graph: GraphForm | None, exit_code: bool
 ) -> Result:
     """Show what a run would do; writes nothing.
 
@@ -54,9 +59,11 @@ def plan(
     code = EXIT_CHANGES if exit_code and plan.would_change else 0
     if plan.refusals:
         code = 1
-    if mermaid:
-        picture = explanation.to_mermaid()
-        return Result(data={"mermaid": picture}, text=picture, errors=plan.refusals, exit_code=code)
+    if graph is not None:
+        picture = explanation.draw(graph)
+        return Result(
+            data={graph: picture}, text=picture.replace(" ", GLUE), errors=plan.refusals, exit_code=code
+        )
     data = explanation.to_json()
     width = min(invocation.output.width or WIDTH, WIDTH)
     return Result(data=data, text=lambda: explanation.to_text(width), errors=plan.refusals, exit_code=code)
