@@ -415,6 +415,14 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
             "lagging_readers": ["#LaggingReader"],
             "log": "text?",
         },
+        {
+            "pipeline": "text",
+            "storage": "text",
+            "at": "time",
+            "broker": {"bootstrap_servers": "text?", "problem": "text?", "error": "#Failure"},
+            "datasets": ["#DatasetStatus"],
+            "troubles": [{"dataset": "text?", "flow": "text?", "text": "text", "unknown": "bool"}],
+        },
         {"tables": ["#TableHealth"]},
         {
             "slow": [

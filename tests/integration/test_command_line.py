@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,12 +10,14 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
+from xml.etree import ElementTree
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from headrace.cli.main import run
+from headrace.cli.output import TextOutput
 from headrace.run.schedule import execute
 from headrace.runtime.broker import Broker
 from headrace.runtime.places import is_locked
@@ -55,6 +58,34 @@ def gold(folder: Path) -> tuple[Decimal, int]:
     return sum((row["sales"] for row in rows), Decimal(0)), sum(row["count"] for row in rows)
 
 
+def check_terminal(width: int, project: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a terminal shows whole values in all reports."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    wanted = {
+        "status": ("bronze", "behind", "up to date", str(SALES), "ago"),
+        "status --tables": ("bronze", "silver", "gold", "files", "checkpoint", "none"),
+        "quality": (),
+        "events": ("METRICS", "'silver' has committed batch 0"),
+        "verify": ("ranges", "counts", "records", "Proven"),
+    }
+    for command, words in wanted.items():
+        out = Terminal()
+        assert run([*command.split(), *project], TextOutput(stdout=out, stderr=out)) == 0
+        text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+        plain = " ".join(text.split())
+        assert [word for word in words if word not in plain] == [], text
+        # Only a long word, such as a path, has no line break.
+        long = [line for line in text.splitlines() if len(line) > width and " " in line.strip()]
+        assert ("…" in text, long) == (False, []), text
+    monkeypatch.delenv("COLUMNS")
+
+
 def test_from_init_to_a_full_refresh(
     spark: SparkSession,
     pipeline: Path,
@@ -83,6 +114,10 @@ def test_from_init_to_a_full_refresh(
         "default.gold",
     ]
     assert plan["datasets"][1]["flows"][0]["coordinates"]["offset"] == "offset"
+    assert run(["plan", "--graph", "svg", *project]) == 0
+    picture = ElementTree.fromstring(capsys.readouterr().out)
+    texts = [one.text for one in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"bronze", "silver", "gold (view)"} < {*texts} and len(texts) == 4
     assert not (pipeline / "lake").exists(), "a plan writes nothing"
 
     assert run(["run", "--json", *project]) == 0
@@ -101,8 +136,15 @@ def test_from_init_to_a_full_refresh(
     assert "BatchCommitted flow=bronze" in log.read_text()
     assert run(["status", "--json", *project]) == 0
     assert json.loads(capsys.readouterr().out)["log"] == str(log)
+    limits = ["status", "--check", "--max-lag", "99", "--max-age", "1h", *project]
+    assert run(limits) == 0
+    assert capsys.readouterr().out == "No trouble in 3 datasets.\n"
 
     produce(bootstrap, (pipeline / "topic").read_text(), SALES, SALES + 100)
+    assert run(limits) == 1
+    assert capsys.readouterr().out == "bronze: lag 100 records, more than 99\n"
+    for width in (80, 120):
+        check_terminal(width, project, monkeypatch)
     assert run(["run", "--log-format", "json", "--log-level", "debug", *project]) == 0
     text = capsys.readouterr().out
     newest = max(log.parent.glob("*.log"))

@@ -194,7 +194,7 @@ def test_executors_follow_the_backlog_and_a_lost_one_a_lost_worker_and_a_killed_
         assert gate.tasks() > attempts, "no task was repeated"
         wait(lambda: len(cluster.executors()) == 1, "an idle run gives an executor back")
         named = ["--project", str(shop.root), "--profile", "prod"]
-        assert run_command(["status", *named, "--exit-code"]) == 0
+        assert run_command(["status", *named, "--check"]) == 0
 
         gate.close()
         shop.produce(300)

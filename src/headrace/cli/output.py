@@ -29,7 +29,6 @@ from headrace.syntax.ipynb import find_line
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-UNLIMITED = 100_000  # the width of output to a file or another program
 _INDENT = "  "
 _LONGEST = 200  # characters of a line that are shown
 
@@ -245,6 +244,8 @@ class TextOutput(Output):
 
     def console(self) -> Console:
         from rich.console import Console
+
+        from headrace.observe.fitting import UNLIMITED
 
         if self.stdout.isatty():
             return Console(file=self.stdout, highlight=False)

@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.measure import Measurement
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
-from headrace.cli.output import UNLIMITED
 from headrace.model.names import COLUMN_SEQUENCES, SEQUENCE
 from headrace.model.texts import counted
+from headrace.observe.fitting import FittedTable, empty_table
 from headrace.observe.read import Rows, shown
 
 _LONG = ("string", "binary", "struct", "array", "map", "variant")
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
-
-
-@dataclass(frozen=True)
-class FittedTable:
-    """A table for `rich`. If the terminal is too narrow, each row is a list of its columns and values."""
-
-    table: Table
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        measured = Measurement.get(console, options.update_width(UNLIMITED), self.table)
-        folds = not all(column.no_wrap for column in self.table.columns)
-        if (measured.minimum if folds else measured.maximum) <= options.max_width:
-            yield self.table
-        else:
-            yield from self._lists()
-
-    def _lists(self) -> Iterator[RenderableType]:
-        for number, row in enumerate(zip(*(column.cells for column in self.table.columns), strict=True)):
-            if number:
-                yield ""
-            shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), show_header=False)
-            shown.add_column(style="dim", no_wrap=True)
-            shown.add_column(overflow="fold")
-            for column, value in zip(self.table.columns, row, strict=True):
-                shown.add_row(column.header, value)
-            yield shown
 
 
 @dataclass(frozen=True)
@@ -56,7 +28,7 @@ class RowsTable:
     rows: Sequence[Sequence[Any]]
 
     def __rich__(self) -> FittedTable:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
+        table = empty_table()
         for name, kind in zip(self.columns, self.types, strict=True):
             table.add_column(
                 Text(name, no_wrap=True),
@@ -67,7 +39,7 @@ class RowsTable:
             )
         for row in self.rows:
             table.add_row(*map(_cell, row))
-        return FittedTable(table)
+        return FittedTable(table, is_data=True)
 
 
 def _cell(value: Any) -> Text:

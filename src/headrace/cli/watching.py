@@ -6,12 +6,14 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import datetime
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from headrace.cli.output import Output, Result
+from headrace.cli.output import Output, Result, error_lines
 from headrace.errors import DriverLostError, HeadraceError, RefreshUnfinishedError
 from headrace.model.event_forms import Event
 from headrace.model.events import UpdateStarted
@@ -153,6 +155,31 @@ def stopping_on_signals(stop: StopSignal) -> Iterator[list[int]]:
 def _write_notes(notes: SimpleQueue[str | None], watch: Watch) -> None:
     while (text := notes.get()) is not None:
         watch.note(text)
+
+
+_AGAIN_S = 2.0  # seconds between two looks of `status --watch`
+
+
+def show_again(output: Output, look: Callable[[], Result]) -> NoReturn:
+    """Show what a function returns on the terminal again and again, in place, until a signal ends it. A look
+    that fails for a time shows its error."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(file=output.stdout, highlight=False), auto_refresh=False) as live:
+        while True:
+            try:
+                result = look()
+            except HeadraceError as error:
+                if not error.transient:
+                    raise
+                result = Result(data=None, errors=[error])
+            shown = result.text() if callable(result.text) else result.text
+            errors = [Text.from_ansi("\n".join(error_lines(one))) for one in result.errors]
+            at = Text(f"\n{datetime.now():%H:%M:%S} · every {_AGAIN_S:.0f} s until Ctrl-C", "dim")
+            live.update(Group(Text(shown) if isinstance(shown, str) else shown, *errors, at), refresh=True)
+            time.sleep(_AGAIN_S)
 
 
 def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> Result:

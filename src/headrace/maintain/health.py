@@ -151,11 +151,15 @@ class TableHealth:
 
     @property
     def checkpoint_age(self) -> int:
-        """The number of commits after the newest checkpoint of the log."""
+        """The number of commits after the newest checkpoint of the log, or of all commits without one."""
         if self.condition is None:
             return 0
         found = self.condition.snapshot
         return found.version - (found.checkpoints[-1] if found.checkpoints else -1)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return self.condition is not None and bool(self.condition.snapshot.checkpoints)
 
     @property
     def _partition_bytes(self) -> Counter[Partition]:

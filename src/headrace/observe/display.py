@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Literal, Self
 
 from headrace.model.event_forms import Event, headline
 from headrace.model.events import BatchCommitted, FlowFinished
@@ -18,8 +18,10 @@ from headrace.model.texts import counted, duration_text, files_text
 from headrace.observe.board import Board, BoardRow
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.live import Live
-    from rich.table import Table
+
+    from headrace.observe.fitting import FittedTable
 
 REFRESHES_PER_S = 4
 
@@ -27,8 +29,8 @@ _COLUMNS: Mapping[str, int] = {
     "flow": 6, "state": 8, "rows written": 12, "lag": 7, "last commit": 16,
     "rows/s": 7, "batch time": 10, "latency p50": 11,
 }  # fmt: skip
-"""The columns with the width that each reserves, so that columns do not come and go with the figures.
-On a narrow screen the last ones are left out."""
+"""The columns with the width that each reserves, so that columns do not move with the figures. On
+a small screen the last ones are left out."""
 
 _GAP = 3
 _LEFT = ("flow", "state", "last commit")
@@ -89,7 +91,7 @@ class LiveDisplay(Display):
             # The terminal wraps a long line: a command in it can still be copied as one.
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Group:
         with self._lock:
             board = self.board
         size = self._live.console.size if self._live is not None else None
@@ -175,31 +177,45 @@ def _html(board: Board, notes: Sequence[str]) -> str:
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
-def board_table(board: Board, now: datetime, *, width: int = 120, height: int | None = None) -> Table:
-    """The board as a table of `rich`, without the columns beyond the width; the last line counts the rows
-    beyond the height."""
-    from rich.table import Table
+def board_table(board: Board, now: datetime, *, width: int = 120, height: int | None = None) -> Group:
+    """The board for a screen of this size: a table, or blocks if it is too wide. If the height has no room
+    for the blocks, the last columns are left out; then the last line counts the rows beyond the height."""
+    from rich.console import Group
     from rich.text import Text
 
     rows = list(board.rows.values())
     room = len(rows) if height is None else max(3, height - _BESIDE_ROWS)
     chosen = rows if len(rows) <= room else _most_urgent(rows, room)
     cells = {row.name: row_cells(row, now) for row in chosen}
-    columns = _columns_that_fit(list(cells.values()), width)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
+    shown = _fitted(chosen, cells, list(_COLUMNS))
+    if not shown.fits(width) and shown.row_height(width) * len(rows) > room:
+        shown = _fitted(chosen, cells, _columns_that_fit(list(cells.values()), width))
+        if not shown.fits(width):
+            chosen = _most_urgent(chosen, max(1, room // shown.row_height(width)))
+            shown = _fitted(chosen, cells, list(_COLUMNS))
+    if len(chosen) == len(rows):
+        return Group(shown)
+    hidden = Counter(row.state for row in rows if row not in chosen)
+    text = ", ".join(f"{count} {state}" for state, count in hidden.most_common())
+    return Group(shown, Text(f"…  and {text}", style="dim"))
+
+
+def _fitted(
+    rows: Sequence[BoardRow], cells: Mapping[str, Mapping[str, str]], columns: Sequence[str]
+) -> FittedTable:
+    from rich.text import Text
+
+    from headrace.observe.fitting import FittedTable, empty_table
+
+    table = empty_table()
     for column in columns:
-        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
-    for row in chosen:
-        styles = {
-            "flow": "bold",
-            "state": _STYLES.get("reconnecting" if row.is_waiting_for_broker else row.state, ""),
-        }
+        justify: Literal["left", "right"] = "left" if column in _LEFT else "right"
+        table.add_column(column, justify=justify, no_wrap=True, min_width=_COLUMNS[column])
+    for row in rows:
+        state = "reconnecting" if row.is_waiting_for_broker else row.state
+        styles = {"flow": "bold", "state": _STYLES.get(state, "")}
         table.add_row(*(Text(cells[row.name][column], style=styles.get(column, "")) for column in columns))
-    if len(chosen) < len(rows):
-        hidden = Counter(row.state for row in rows if row not in chosen)
-        text = ", ".join(f"{count} {state}" for state, count in hidden.most_common())
-        table.add_row(Text("…", style="dim"), Text(f"and {text}", style="dim"))
-    return table
+    return FittedTable(table)
 
 
 def _columns_that_fit(cells: Sequence[Mapping[str, str]], width: int) -> list[str]:

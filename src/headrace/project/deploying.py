@@ -198,7 +198,7 @@ def _compose(one: Deployment) -> dict[str, Any]:
         "stop_grace_period": f"{_STOP_S}s",
     }
     if not one.schedule:
-        check = ["CMD", "headrace", "status", *named, "--exit-code"]
+        check = ["CMD", "headrace", "status", *named, "--check"]
         service["healthcheck"] = {"test": check, "interval": "60s", "timeout": "30s", "start_period": "300s"}
     return {"name": one.name, "services": {"pipeline": service}}
 
@@ -286,7 +286,7 @@ def _driver(one: Deployment) -> dict[str, Any]:
         "resources": {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "3Gi"}},
     }
     if not one.schedule:
-        probe = {"exec": {"command": ["headrace", "status", *named, "--exit-code"]}, "timeoutSeconds": 30}
+        probe = {"exec": {"command": ["headrace", "status", *named, "--check"]}, "timeoutSeconds": 30}
         # The first run may create many tables before a flow has a state.
         container["startupProbe"] = {**probe, "periodSeconds": 10, "failureThreshold": 60}
         container["livenessProbe"] = {**probe, "periodSeconds": 60, "failureThreshold": 3}

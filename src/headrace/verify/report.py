@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.model.names import TableName
-from headrace.model.texts import counted, html_table
+from headrace.model.texts import counted, html_table, wrap
 
 Grade = Literal["ranges", "counts", "records"]
 GRADES: tuple[Grade, ...] = ("ranges", "counts", "records")
@@ -243,6 +243,8 @@ class Proof:
 MARKS: dict[Verdict, str] = {"proven": "✓", "partial": "~", "unjudged": "-", "refuted": "✗"}
 
 _WIDEST = 96
+_NARROWEST = 24  # characters of a text
+_MARKED = "  "
 
 
 @dataclass(frozen=True)
@@ -254,18 +256,23 @@ class Line:
     is_finding: bool = False  # whether the remark is a contradiction
 
 
-def proof_lines(proof: Proof, default_schema: str = "default") -> list[str]:
-    """The report as aligned lines of plain text."""
+def proof_lines(proof: Proof, default_schema: str = "default", width: int | None = None) -> list[str]:
+    """The report as aligned lines of plain text. `width`: characters of a line; `None` breaks none.
+    A name that takes a third of the width has a line of its own."""
     lines = [line for dataset in proof.datasets for line in _dataset_lines(dataset, default_schema)]
     names = max((len(line.name) for line in lines), default=0)
     texts = max((len(line.text) for line in lines if line.verdict and len(line.text) <= _WIDEST), default=0)
     found = ["Proof"]
+    is_narrow = width is not None and names > width // 3
     for line in lines:
-        head = f" {line.name:<{names}}  {line.grade:<7}  "
-        if line.verdict is not None:
-            found.append(f"{head}{line.text:<{texts}}  {MARKS[line.verdict]}")
-        else:
-            found.append(f"{head}{'✗ ' if line.is_finding else ''}{line.text}")
+        if is_narrow and line.name:
+            found.append(f" {line.name}")
+        head = f" {'' if is_narrow else line.name:<{0 if is_narrow else names}}  {line.grade:<7}  "
+        text = f"{'✗ ' if line.is_finding else ''}{line.text}"
+        room = None if width is None else max(width - len(_MARKED) - 1, len(head) + _NARROWEST)
+        *first, last = wrap(text, room, head, " " * len(head))
+        end = len(head) + texts if room is None else min(len(head) + texts, room)
+        found += [*first, last if line.verdict is None else f"{last:<{end}}{_MARKED}{MARKS[line.verdict]}"]
     return [*found, "", *conclusion(proof)]
 
 

@@ -84,7 +84,7 @@ def test_the_driver_runs_the_pipeline_and_is_probed(headrace: Call) -> None:
         "/srv/lake",
     ]
     assert driver["args"][:7] == ["run", *named] and driver["args"][-1] == "--continuous"
-    assert driver["livenessProbe"]["exec"]["command"] == ["headrace", "status", *named, "--exit-code"]
+    assert driver["livenessProbe"]["exec"]["command"] == ["headrace", "status", *named, "--check"]
     references = {
         one["name"]: one["valueFrom"] for one in driver["env"] if "secretKeyRef" in one["valueFrom"]
     }

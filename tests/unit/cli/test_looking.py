@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from lake import HandFlow, Lake, rows
-
-from headrace.cli.commands.status import _is_unhealthy
-from headrace.model.names import TableName
-from headrace.observe.snapshot import Snapshot
-from headrace.observe.status import DatasetStatus, FlowStatus
-from headrace.state.lease import Driver
-from headrace.storage.layout import Storage
 
 Call = Callable[..., Any]
 
@@ -146,6 +138,40 @@ class TestStatus:
         assert called.exit_code == 0
         assert "has no table" in called.out
 
+    def test_a_check_names_each_trouble_and_ends_with_a_code(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        called = headrace("status", "--check")
+        assert (called.exit_code, called.out) == (0, "No trouble in 1 dataset.\n")
+        # The broker does not answer, so nobody knows the lag.
+        called = headrace("status", "--check", "--max-lag", "5")
+        assert called.exit_code == 3
+        assert called.out.startswith("bronze: lag unknown: no Kafka broker answers at 127.0.0.1:9")
+        assert headrace("status", "--check", "--max-age", "1h").exit_code == 0
+        called = headrace("status", "--check", "--max-age", "0s", "--max-lag", "5", "--json")
+        assert called.exit_code == 1
+        assert [one["unknown"] for one in called.data["troubles"]] == [False, True]
+        assert called.data["troubles"][0]["text"].startswith("last commit ")
+        write_deltalake(str(flow.table.path.parent / "odd"), pa.table({"id": [1]}))
+        (flow.table.path.parent / "odd" / "_delta_log" / f"{0:020}.json").write_text("{")
+        called = headrace("status", "--exit-code")
+        assert (called.exit_code, "odd: cannot be read" in called.out) == (1, True)
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            (["--watch"], "--watch needs a terminal"),
+            (["--watch", "--json"], "--watch is for a terminal"),
+            (["--max-lag", "5"], "--max-lag and --max-age are limits of --check"),
+            (["--check", "--tables"], "--check cannot be used with"),
+            (["--check", "--max-age", "5"], "'5' is not a time with a unit"),
+        ],
+    )
+    def test_options_that_do_not_fit_are_refused(
+        self, flow: HandFlow, headrace: Call, options: list[str], text: str
+    ) -> None:
+        called = headrace("status", *options)
+        assert (called.exit_code, text in called.err + called.out) == (2, True), called.err + called.out
+
 
 class TestRead:
     def test_rows(self, flow: HandFlow, headrace: Call) -> None:
@@ -214,27 +240,3 @@ def test_no_spark_is_loaded(flow: HandFlow, verb: str) -> None:
         "assert not {'pyspark', 'py4j'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-HERE = Driver(pid=1, host="here")
-
-
-@pytest.mark.parametrize(
-    ("flow", "is_unhealthy"),
-    [
-        ({"state": "running", "driver": HERE}, False),
-        ({"state": "reconnecting", "driver": HERE}, False),
-        ({"state": "up to date"}, False),
-        ({"state": "unknown"}, False),
-        ({"state": "unknown", "driver": HERE}, True),
-        ({"state": "failed"}, True),
-        ({"state": "stopped"}, True),
-        ({"state": "failed", "orphaned": True}, False),
-    ],
-)
-def test_a_probe_fails_if_a_run_has_to_be_started_again(flow: dict[str, Any], is_unhealthy: bool) -> None:
-    one = FlowStatus(flow="orders", checkpoint=None, **flow)
-    dataset = DatasetStatus(dataset=TableName("default", "orders"), kind="streaming table", flows=(one,))
-    root = Storage.at("/lake").root
-    snapshot = Snapshot(pipeline="shop", storage=root, datasets=(dataset,), at=datetime.now(UTC))
-    assert _is_unhealthy(snapshot) is is_unhealthy

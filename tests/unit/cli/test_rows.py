@@ -8,7 +8,8 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from headrace.cli.output import Result, TextOutput
-from headrace.cli.rows import FittedTable, RowsTable
+from headrace.cli.rows import RowsTable
+from headrace.observe.fitting import FittedTable
 
 ROWS = RowsTable(
     ("id", "name", "kafka_partition", "kafka_offset"),
@@ -57,6 +58,8 @@ def wide() -> Table:
 
 def test_a_table_that_must_not_be_cut_is_a_list_on_a_narrow_terminal() -> None:
     out = io.StringIO()
-    Console(file=out, width=80, force_terminal=True, color_system=None).print(FittedTable(wide()))
+    Console(file=out, width=80, force_terminal=True, color_system=None).print(
+        FittedTable(wide(), is_data=True)
+    )
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert lines == [["column", str(number), str(number)] for number in range(30)]

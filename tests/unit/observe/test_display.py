@@ -234,12 +234,28 @@ def test_a_screen_shows_what_it_has_room_for_and_failures_first() -> None:
     assert len(printed(many(40), width=120, height=60)) == 41
 
 
-def test_a_narrow_screen_leaves_out_columns_and_cuts_none() -> None:
-    for width in (50, 70, 80, 95, 120):
-        lines = printed(many(2), width=width, height=24)
-        assert all(len(line.rstrip()) <= width for line in lines)
-        assert "flow00" in lines[1] and "starting" in lines[1]
-    assert "latency p50" not in printed(many(2), width=80, height=24)[0]
+def test_a_narrow_screen_shows_a_block_for_each_flow() -> None:
+    name = "orders_of_all_shops_in_northern_europe"
+    board = board_after(started(), replace(commit(1, 0), flow=name), replace(commit(1.5, 1), flow=name))
+    wide, narrow = (printed(board, width=width, height=24) for width in (140, 80))
+    assert wide[0].split()[-2:] == ["latency", "p50"] and wide[4].split()[:2] == [name, "running"]
+    at = narrow.index(name)
+    assert [line.rstrip() for line in narrow[at : at + 4]] == [
+        name,
+        "  state: running   rows written: 1,000   lag: 12   last commit: v2  0.50 s ago",
+        "  rows/s: 667   batch time: 0.50 s   latency p50: 0.40 s",
+    ]
+    for width in (20, 50, 80, 120):
+        lines = printed(board, width=width, height=24)
+        assert max(map(len, lines)) <= max(width, len(name)) and not any("…" in line for line in lines), lines
+
+
+def test_a_screen_without_room_for_blocks_leaves_out_columns() -> None:
+    for width in (50, 70, 80):
+        lines = printed(many(12), width=width, height=19)
+        assert max(map(len, lines)) <= width
+        assert len(lines) == 14 and "flow00" in lines[1] and "starting" in lines[1]
+    assert "latency p50" not in lines[0] and "last commit" in lines[0]
 
 
 def test_many_flows_say_little_each() -> None:

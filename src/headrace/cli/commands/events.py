@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.output import Result, with_version
 from headrace.cli.verb import POSITIVE, Invocation, complete_dataset, option, read_moment, verb
+from headrace.model.texts import wrap
 from headrace.observe.event_table import EventFilter, EventLevel, LoggedEvent, follow_events, read_events
+from headrace.observe.fitting import FittedTable, empty_table
 
 if TYPE_CHECKING:
     from headrace.observe.quality import DatasetQuality, ExpectationQuality, Quality
@@ -63,22 +64,23 @@ def events(
         if not events:
             output.note(f"The event log in {settings.storage.root} has no such events.")
         found = iter(events)
-    colored = output.is_terminal
+    width = output.width
     lines = (
         json.dumps(output.redactor.data(with_version(event.to_json())), ensure_ascii=False, default=str)
         if output.is_json
-        else _as_line(event, colored)
+        else _as_line(event, width)
         for event in found
     )
     output.pour(lines, at_once=follow)
     return Result(data=None)
 
 
-def _as_line(event: LoggedEvent, colored: bool) -> str:
+def _as_line(event: LoggedEvent, width: int | None) -> str:
+    """The event as a line; `width`: that of a terminal, where it can have several."""
     at, level = f"{event.at:%Y-%m-%d %H:%M:%S.%f}"[:23], f"{event.level:<7}"
-    if colored:
+    if width is not None:
         level = click.style(level, fg=_COLORS.get(event.level))
-    return f"{at}  {level}  {event.message}"
+    return "\n".join(wrap(event.message, width, f"{at}  {level}  ", "    "))
 
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -115,9 +117,9 @@ def _rendered(quality: Quality, default_schema: str) -> Group | str:
     if quality.start is None or quality.end is None:
         return f"The event log of {quality.pipeline} has no counts of expectations in this time."
     head = f"{quality.pipeline} · {quality.start:%Y-%m-%d %H:%M:%S} to {quality.end:%Y-%m-%d %H:%M:%S} UTC"
-    parts: list[Text | Table] = [Text(head)]
+    parts: list[Text | FittedTable] = [Text(head)]
     for one in quality.datasets:
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 1), header_style="dim")
+        table = empty_table(padding=1)
         for column in ("expectation", "failed rows", "passed", "failed", "%", "failed over time"):
             is_name, is_number = column == "expectation", column in ("passed", "failed", "%")
             table.add_column(
@@ -130,7 +132,7 @@ def _rendered(quality: Quality, default_schema: str) -> Group | str:
             f"{one.dataset.within(default_schema)}  {total:,} rows = {one.accepted:,} accepted"
             f" + {one.quarantined:,} quarantined + {one.dropped:,} dropped"
         )
-        parts += [Text(""), Text(balance, style="bold"), table]
+        parts += [Text(""), Text(balance, style="bold"), FittedTable(table)]
     return Group(*parts)
 
 

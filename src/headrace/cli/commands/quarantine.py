@@ -219,7 +219,7 @@ def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:
         if one.oldest is not None and one.newest is not None:
             table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
             for _ in range(2):
-                table.add_column()
+                table.add_column(overflow="fold")
             table.add_column(justify="right")
             for head, counts in (("flow", one.flows), ("reason", one.reasons)):
                 for name, rows in counts.items():

@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.output import Result
-from headrace.cli.rows import FittedTable
-from headrace.cli.verb import Invocation, option, verb
+from headrace.cli.verb import WHOLE, Invocation, option, parse_time, refuse, verb
+from headrace.cli.watching import show_again
 from headrace.model.texts import counted, duration_text, size_text
+from headrace.observe.fitting import FittedTable, empty_table
+from headrace.observe.troubles import Limits, find_troubles
 
 if TYPE_CHECKING:
     from headrace.maintain.health import TableHealth
     from headrace.observe.slow import SlowBatches
     from headrace.observe.snapshot import Snapshot
     from headrace.observe.status import DatasetStatus, FlowStatus
+    from headrace.project.pipeline import Pipeline
 
 _NONE = "-"
 _STYLES = {
@@ -42,16 +44,29 @@ _STYLES = {
 @verb(
     examples=(
         "headrace status",
+        "headrace status --watch",
         "headrace status --profile prod --json",
         "headrace status --tables",
         "headrace status --slow",
-        "headrace status --exit-code",
+        "headrace status --check",
+        "headrace status --check --max-lag 10000 --max-age 15m",
     )
 )
 @option("--tables", "Show the files and logs of the tables, and the maintenance they need.")
 @option("--slow", "Show what the slowest percent of the batches consist of.")
-@option("--exit-code", "Exit with 1 if a flow or view has failed, was skipped or was stopped.")
-def status(invocation: Invocation, tables: bool, slow: bool, exit_code: bool) -> Result:
+@option("--watch", "Show the status again every two seconds, in place, until Ctrl-C.")
+@option("--check,--exit-code", "Print one line for each trouble; exit code 1 if there is one.", name="check")
+@option("--max-lag RECORDS", "With --check: a flow lags by at most so many records or files.", WHOLE)
+@option("--max-age TIME", "With --check: the last commit of a flow is at most so old (15m).", parse_time)
+def status(
+    invocation: Invocation,
+    tables: bool,
+    slow: bool,
+    watch: bool,
+    check: bool,
+    max_lag: int | None,
+    max_age: float | None,
+) -> Result:
     """Show datasets, flows, lag and freshness.
 
     Reads the storage, and asks the broker for the lag; starts nothing.
@@ -64,41 +79,62 @@ def status(invocation: Invocation, tables: bool, slow: bool, exit_code: bool) ->
     With --slow, the steps of the slowest batches of the last hour are shown beside those of all batches, with
     what else ran meanwhile.
 
-    With --exit-code, the command is a probe: the exit code is also 1 if a flow or view has failed, was
-    skipped or stopped, or if its process does not answer. If only the broker does not answer, the code is 0.
+    With --check, the command is a probe, and prints nothing else. Troubles are a flow or view that has
+    failed, was skipped or stopped, a process that does not answer, a table that cannot be read, a cluster
+    that refuses the login, and what exceeds --max-lag or --max-age. The exit code is 0 without a trouble, 1
+    with one, and 3 if the only troubles are limits that cannot be judged, such as a lag of a broker that
+    does not answer. Without --max-lag, such a broker is no trouble. The age of a flow is the time since
+    its last commit, also if nothing new has arrived; views that are up to date and sinks have none.
     """
-    if tables:
-        with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
-            found = pipeline.table_health()
-        return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
-    if slow:
-        with invocation.pipeline() as pipeline, invocation.output.progress("Reading the event log"):
-            batches = pipeline.slow_batches()
-        return Result(data={"slow": [one.to_json() for one in batches]}, text=lambda: slow_table(batches))
-    with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
-        with ThreadPoolExecutor(1) as pool:
-            readers = pool.submit(pipeline.lagging_readers)
-            snapshot = pipeline.status()
-        lagging = readers.result()
+    output, has_limits = invocation.output, max_lag is not None or max_age is not None
+    refuse(
+        (has_limits and not check, "--max-lag and --max-age are limits of --check", "add --check"),
+        (check and (tables or slow or watch), "--check cannot be used with --tables, --slow or --watch"),
+        (tables and slow, "--tables and --slow show different things; give one of them"),
+        (watch and output.is_json, "--watch is for a terminal; without it, --json prints the status once"),
+        (watch and not output.is_terminal, "--watch needs a terminal; standard output is none"),
+    )
+    look = _tables if tables else _slow if slow else _status
+    with invocation.pipeline() as pipeline:
+        if watch:
+            show_again(output, lambda: look(pipeline))
+        with output.progress("Reading the storage"):
+            return _check(pipeline, Limits(lag=max_lag, age_s=max_age)) if check else look(pipeline)
+
+
+def _tables(pipeline: Pipeline) -> Result:
+    found = pipeline.table_health()
+    return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
+
+
+def _slow(pipeline: Pipeline) -> Result:
+    found = pipeline.slow_batches()
+    return Result(data={"slow": [one.to_json() for one in found]}, text=lambda: slow_table(found))
+
+
+def _status(pipeline: Pipeline) -> Result:
     from headrace.observe.log import newest_log
 
+    with ThreadPoolExecutor(1) as pool:
+        readers = pool.submit(pipeline.lagging_readers)
+        snapshot = pipeline.status()
+    lagging = readers.result()
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
-    if snapshot.refusal is not None and not invocation.output.is_json:
-        invocation.output.error(snapshot.refusal)
-    code = 1 if snapshot.refusal is not None or (exit_code and _is_unhealthy(snapshot)) else 0
     late = [one.to_json() for one in lagging]
     data = {**snapshot.to_json(), "lagging_readers": late, "log": None if log is None else str(log)}
     text = partial(_rendered, snapshot, schema, log, [f"{one.text}:   {one.command}" for one in lagging])
-    return Result(data=data, text=text, exit_code=code)
+    errors = [] if snapshot.refusal is None else [snapshot.refusal]
+    return Result(data=data, text=text, errors=errors, exit_code=len(errors))
 
 
-def _is_unhealthy(snapshot: Snapshot) -> bool:
-    """Whether a probe should fail, so that the run is started again. An unreachable broker is not counted."""
-    flows = [one for one in _flows(snapshot) if not one.orphaned]
-    views = [one.view for one in snapshot.datasets if one.view is not None and not one.orphaned]
-    states: list[str] = [*(one.state for one in flows), *(one.state for one in views)]
-    alone = any(one.state == "unknown" and one.driver is not None for one in flows)
-    return alone or not {"failed", "skipped", "stopped"}.isdisjoint(states)
+def _check(pipeline: Pipeline, limits: Limits) -> Result:
+    snapshot = pipeline.status()
+    found = list(find_troubles(snapshot, limits))
+    data = {**snapshot.to_json(), "troubles": [one.to_json() for one in found]}
+    lines = [f"{one.name_within(pipeline.settings.database)}: {one.text}" for one in found]
+    number = counted(sum(not one.orphaned for one in snapshot.datasets), "dataset")
+    code = 0 if not found else 3 if all(one.is_unknown for one in found) else 1
+    return Result(data=data, text="\n".join(lines) or f"No trouble in {number}.", exit_code=code)
 
 
 def _rendered(
@@ -106,7 +142,7 @@ def _rendered(
 ) -> Group | str:
     if not snapshot.datasets:
         return f"{snapshot.pipeline} has no tables in {snapshot.storage} yet. `headrace run` creates them."
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
+    table = empty_table()
     columns = ("flow", "state", "rows in table", "rows/s", "lag", "batch", "last commit")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index in (0, 1, 6) else "right", no_wrap=True)
@@ -217,7 +253,7 @@ _COLUMNS = (
 def health_table(found: Sequence[TableHealth]) -> Group | str:
     if not found:
         return "The storage has no tables yet. `headrace run` creates them."
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
+    table = empty_table()
     for index, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for one in found:
@@ -244,7 +280,7 @@ def _cells(one: TableHealth, now: datetime) -> Iterator[str]:
     yield f"{one.partitions:,}" if found.snapshot.partition_columns else _NONE
     yield _NONE if one.skew is None else f"{one.skew:.1f}"
     yield f"{len(found.snapshot.commits):,}"
-    yield f"{counted(one.checkpoint_age, 'commit')} ago"
+    yield f"{counted(one.checkpoint_age, 'commit')} ago" if one.has_checkpoint else "none"
     yield f"{one.deleted_share:.0%}"
     for at in (one.compacted, one.vacuumed):
         yield _NONE if at is None else f"{duration_text((now - at).total_seconds())} ago"
@@ -261,7 +297,7 @@ def slow_table(found: Sequence[SlowBatches]) -> Group | str:
     for one in found:
         count = len(one.slowest)
         took = f"the slowest {counted(count, 'batch')} took {duration_text(one.from_ms / 1000)} or more"
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
+        table = empty_table()
         for index, column in enumerate(("step", "median", "slowest", "of the excess")):
             table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
         for step in one.steps:

@@ -125,7 +125,7 @@ def _described(one: TableDescription) -> Group:
 def _grid(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=bool(names))
     for name in names:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     return table
 
 

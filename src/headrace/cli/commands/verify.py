@@ -94,7 +94,7 @@ def verify(
             keep_result(pipeline.settings, "proof", proof.to_json())
     from headrace.verify.report import proof_lines
 
-    lines = proof_lines(proof, pipeline.settings.database)
+    lines = proof_lines(proof, pipeline.settings.database, invocation.output.width)
     return Result(data=proof.to_json(), text="\n".join(map(_styled, lines)), exit_code=proof.exit_code)
 
 
