@@ -43,6 +43,16 @@ _PLAIN: Mapping[str, Mapping[str, Any]] = {
 
 _EXPECTATION: Shape = {"name": "text", "dataset": "text", "action": "text", "passed": "int", "failed": "int"}
 
+_LINEAGE_OF: Shape = {
+    "dataset": "text?",
+    "source": "text?",
+    "kind": "text",
+    "columns": ["text"],
+    "reads": [{"name": "text"}],
+    "through": ["text"],
+    "known": "bool",
+}
+
 _CONDITION = {
     "files": "int",
     "size_bytes": "int",
@@ -139,6 +149,15 @@ SHARED: Mapping[str, Shape] = {
         ],
         "warning": "text?",
         "error": "#Failure",
+    },
+    "LineageOf": _LINEAGE_OF,
+    "Edge": {
+        "from": {"dataset": "text?", "source": "text?", "column": "text"},
+        "to": {"dataset": "text", "column": "text?"},
+        "flow": "text",
+        "type": "text",
+        "way": "text",
+        "masked": "bool",
     },
     "Rows": {"columns": ["#Column"], "rows": ["object"], "cut": "bool"},
     "TableRows": {
@@ -463,6 +482,24 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
             "batch": "int?",
             "message": "text",
             "details": "object",
+        },
+    ),
+    "lineage": (
+        {
+            "pipeline": "text",
+            "recorded": "text",
+            "at": "time",
+            "datasets": ["#LineageOf"],
+            "edges": ["#Edge"],
+        },
+        {
+            "pipeline": "text",
+            "recorded": "text",
+            "at": "time",
+            **_LINEAGE_OF,
+            "column": "text?",
+            "upstream": ["#Edge"],
+            "downstream": ["#Edge"],
         },
     ),
     "quality": (

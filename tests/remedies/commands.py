@@ -96,6 +96,23 @@ def a_misspelt_column(walk: Walk) -> None:
     walk.goes_well(f"headrace read visits --columns id,{shown.suggestions[0]}")
 
 
+@situation("READ_COLUMN_UNKNOWN")
+def a_misspelt_column_of_a_lineage(walk: Walk) -> None:
+    walk.goes_well("headrace plan")
+    shown = walk.fails("headrace lineage visits.pge", "pge")
+    walk.goes_well(f"headrace lineage visits.{shown.suggestions[0]}")
+
+
+@situation("LINEAGE_MISSING")
+def a_lineage_before_the_first_plan(walk: Walk) -> None:
+    walk.edit({"headrace.yml": walk.folder.spec().replace("./lake", "./lake2")})
+    shown = walk.fails("headrace lineage", "headrace plan")
+    walk.edit({"headrace.yml": "{spec}"})
+    walk.follows(shown, "headrace plan")
+    walk.goes_well("headrace lineage")
+    walk.is_healthy()
+
+
 @situation("READ_CONDITION_INVALID")
 def half_a_condition(walk: Walk) -> None:
     shown = walk.fails("headrace read visits --where 'id >'", "id >")

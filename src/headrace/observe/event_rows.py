@@ -28,7 +28,7 @@ from headrace.model.events import (
     ViewEvent,
     ViewFailed,
 )
-from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
+from headrace.plan.stages import Plan, PlannedFlow, PlannedQuery, PlannedRefresh
 
 STABLE = ("create_update", "flow_definition", "dataset_definition", "flow_progress", "update_progress")
 """The event types whose details do not change; the others are ``EVOLVING``."""
@@ -178,8 +178,14 @@ class RowBuilder:
         }
 
 
+def _lineage_of(planned: PlannedQuery) -> dict[str, Any]:
+    through = [str(one) for one in planned.through]
+    return {"lineage": planned.lineage and planned.lineage.to_json(), "through": through}
+
+
 def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """The definitions of the datasets and flows: event type, details, and more of the origin."""
+    views = {one.view.name: one for one in plan.views}
     for dataset in plan.datasets:
         name = str(dataset.name)
         details = {
@@ -188,6 +194,7 @@ def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str
             "comment": dataset.comment,
             "location": {"path": dataset.location.path, "line": dataset.location.line},
             "sink": getattr(getattr(dataset, "sink", None), "format", None),
+            **(_lineage_of(views[dataset.name]) if dataset.name in views else {}),
             "expectations": [
                 {"name": one.name, "constraint": one.text, "action": one.action}
                 for one in dataset.expectations
@@ -214,5 +221,15 @@ def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str
             "schema": planned.schema.get("fields"),
             "language": "PYTHON",
             "fingerprint": planned.fingerprint,
+            **_lineage_of(planned),
         }
         yield "flow_definition", details, {"flow_name": flow.name, "dataset_name": str(flow.target)}
+
+
+def list_definitions(plan: Plan) -> list[dict[str, Any]]:
+    """The definitions of a plan, each with its type and its name."""
+    found = find_definitions(plan)
+    return [
+        {"type": kind, "name": origin.get("flow_name") or origin["dataset_name"], "details": details}
+        for kind, details, origin in found
+    ]

@@ -16,6 +16,7 @@ from headrace.model.declarations import (
     Dataset,
     Declarations,
     Expectation,
+    Flow,
     MaterializedView,
     RefreshFlow,
     StreamingFlow,
@@ -23,6 +24,7 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
+from headrace.model.lineage import ColumnLineage
 from headrace.model.names import OPERATION, SEQUENCE, TRUNCATE, TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
@@ -32,6 +34,7 @@ from headrace.plan.catalog import isolated_session
 from headrace.plan.changes import find_changes
 from headrace.plan.coordinates import find_followed
 from headrace.plan.expectations import check_declared_expectations
+from headrace.plan.inputs import Inputs, find_lineage
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
@@ -46,6 +49,7 @@ from headrace.plan.validate import check_declarations, raise_all
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.registry import kind_for
+from headrace.sources.source import Source
 from headrace.syntax.bindings import ReboundGlobal, find_rebound
 
 
@@ -231,6 +235,7 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
             _modes(flow.spark_conf, resolved.views, resolver),
         ),
         through=resolved.views,
+        lineage=_lineage(resolved, flow, sources if resolved.batch is None else (), resolver),
         expectations=(*_key_expectations(flow), *target.expectations),
         # The records of a snapshot or a batch query are not rows of the stream, whose clock Spark fixes.
         repeatable=not (resolved.plan.stateful or flow.once or snapshots_of(flow) is not None)
@@ -283,6 +288,7 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
             resolved.plan, (), code, [*expectations, *_modes(flow.spark_conf, resolved.views, resolver)]
         ),
         through=resolved.views,
+        lineage=_lineage(resolved, flow, (), resolver),
         varies=varies,
         checked_views=_checked(resolved.views, resolver.declarations),
         strategies=None
@@ -326,14 +332,33 @@ def _rejecting(
 
 def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], str]) -> stages.PlannedView:
     resolved = resolver.views[view.name]
+    sources = planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, view.location)
     return stages.PlannedView(
         view=view,
         schema=resolved.plan.schema,
         reads=resolved.reads,
         fingerprint=fingerprint(resolved.plan, (), code, _modes(view.spark_conf, resolved.views, resolver)),
         through=resolved.views,
-        sources=planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, view.location),
+        lineage=_lineage(resolved, view, sources, resolver),
+        sources=sources,
     )
+
+
+def _lineage(
+    resolved: Resolved, declared: Flow | TemporaryView, sources: Sequence[Source], resolver: Resolver
+) -> ColumnLineage | None:
+    # The stream of a flow that was applied and cannot be read again says nothing about its columns.
+    if resolved.gone is not None:
+        return None
+    inputs = Inputs(
+        session=resolved.frame.sparkSession,
+        plan=resolved.batch or resolved.plan,
+        sources=sources,
+        tables=tuple(dict.fromkeys(read.table for read in resolved.reads)),
+        name_of=resolver.stand_ins.name_of,
+        root=resolver.settings.root,
+    )
+    return find_lineage(inputs, declared)
 
 
 def _rebound_globals(queries: Mapping[str, Query], root: Path) -> Iterator[Note]:

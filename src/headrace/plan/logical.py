@@ -58,8 +58,8 @@ _FILES = re.compile(r"\bRelation \[")
 class Node:
     """A node of a plan or of an expression, as Spark's ``TreeNode.toJSON`` gives it.
 
-    In a plan with many CASE WHEN, `fields` has only the fields that this module uses, and a CASE WHEN has no
-    children.
+    In a plan with many CASE WHEN, `fields` has only the fields that this package uses, and a CASE WHEN has
+    the columns that it reads in place of its children.
     """
 
     kind: str
@@ -253,14 +253,17 @@ class _Walk:
         kind = _kind(plan)
         children = tuple(self.plan(child) for child in items(plan.children()))
         fields: dict[str, Any] = {}
-        if kind == "CollectMetrics":
-            fields["name"] = str(plan.name())
-        elif kind == "Project":
-            fields["projectList"] = [self._expression(one) for one in items(plan.projectList())]
-        elif kind == "Generate":
-            fields["generator"] = [Node(_kind(plan.generator()), {})]
-        elif not children:
-            fields["output"] = [self._expression(one) for one in items(plan.output())]
+        for name in _EXPRESSIONS.get(kind, () if children else ("output",)):
+            found = getattr(plan, name)()
+            fields[name] = [self._expression(one) for one in _listed(name, found)]
+        for name in _PLAIN.get(kind, ()):
+            found = getattr(plan, name)()
+            fields[name] = found if isinstance(found, int) else str(found)
+        if kind == "LogicalRelation" and (table := plan.catalogTable()).isDefined():
+            name = table.get().identifier()
+            fields["catalogTable"] = {
+                "identifier": {"table": name.table(), "database": name.database().get()}
+            }
         return Node(kind, fields, children)
 
     def _expression(self, expression: Any) -> Node:
@@ -268,7 +271,8 @@ class _Walk:
             return build_node(json.loads(expression.toJSON()))
         kind = _kind(expression)
         if kind == "CaseWhen":
-            return Node(kind, {})
+            columns = items(expression.references().toSeq())
+            return Node(kind, {}, (Node(_COLUMNS_READ, {}, tuple(map(self._expression, columns))),))
         fields: dict[str, Any] = {}
         if kind in ("Alias", "WithField"):
             fields["name"] = str(expression.name())
@@ -277,8 +281,42 @@ class _Walk:
         return Node(kind, fields, tuple(self._expression(child) for child in items(expression.children())))
 
 
+_COLUMNS_READ = "ColumnsRead"
+_EXPRESSIONS: Mapping[str, tuple[str, ...]] = {
+    "Project": ("projectList",),
+    "Filter": ("condition",),
+    "Join": ("condition",),
+    "Aggregate": ("groupingExpressions", "aggregateExpressions"),
+    "Window": ("windowExpressions",),
+    "Sort": ("order",),
+    "Deduplicate": ("keys",),
+    "Generate": ("generator", "generatorOutput"),
+}
+"""The fields with expressions that the copy of a node keeps; of a leaf, its columns."""
+_PLAIN: Mapping[str, tuple[str, ...]] = {
+    "CollectMetrics": ("name",),
+    "Join": ("joinType",),
+    "CTERelationDef": ("id",),
+    "CTERelationRef": ("cteId",),
+}
+"""Further fields that the copy of a node keeps."""
+
+
+def _listed(name: str, found: Any) -> Iterator[Any]:
+    """The expressions in a field of a plan: one, one that can be missing, or several."""
+    kind = _kind(found)
+    if name not in ("condition", "generator"):
+        return items(found)
+    return iter(() if kind == "None" else (found.get(),) if kind == "Some" else (found,))
+
+
 def _kind(java: Any) -> str:
     return _simple(str(java.getClass().getName()))
+
+
+def streaming_nodes(root: Node) -> list[Node]:
+    """The streaming relations, in the order in which Spark writes their offsets."""
+    return [node for node in root.walk() if not node.children and node.kind in _STREAMING_LEAVES]
 
 
 def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ...]:

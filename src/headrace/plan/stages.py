@@ -21,6 +21,7 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
+from headrace.model.lineage import ColumnLineage
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
@@ -62,6 +63,7 @@ class PlannedQuery:
     reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
     fingerprint: str  # a hash of the query's logical plan
     through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
+    lineage: ColumnLineage | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,9 @@ SEEN, GOOD, SKIPPED = "seen", "good", "skipped"
 CODE = "__headrace_code"
 """The column with the reason why a record is bad."""
 TOMBSTONE: Final = "TOMBSTONE"
-_RECORD, _IS_NULL = "_record", "_is_null"
+RECORD: Final = "_record"
+"""The column with the decoded record, before its fields become columns."""
+_IS_NULL = "_is_null"
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,12 @@ class RecordRules:
             on_null: Literal["refuse", "keep"] = "refuse" if self.tombstones == "quarantine" else "keep"
             record = decode_or_stop(self.decoder, value, at=at, on_null=on_null, max_bytes=limit, stops=True)
             if self.tombstones != "skip" and unknown is None:
-                return records.select(record.alias(_RECORD), *further).select(f"{_RECORD}.*", *kept)
+                return records.select(record.alias(RECORD), *further).select(f"{RECORD}.*", *kept)
         else:
             record = decode_within(self.decoder, value, limit)
             if (stops := self.decoder.stops(value)) is not None:
                 record = F.coalesce(record, F.when(stops, stop_at(self.decoder, value, at=at)))
-        is_null, is_good = F.col(_IS_NULL), F.col(_RECORD).isNotNull()
+        is_null, is_good = F.col(_IS_NULL), F.col(RECORD).isNotNull()
         if self.tombstones == "keep":
             is_good = is_good | is_null
         marks, metrics = [value.isNull().alias(_IS_NULL)], list[Column]()
@@ -134,10 +136,10 @@ class RecordRules:
             names = F.array_distinct(F.flatten(F.collect_set(F.when(differs, F.col(_UNKNOWN)))))
             example = F.min(F.when(differs, F.to_json(_AT)))
             metrics = [F.to_json(names).alias(NAMES), example.alias(EXAMPLE)]
-        decoded = records.select(record.alias(_RECORD), *marks, *further)
+        decoded = records.select(record.alias(RECORD), *marks, *further)
         # Spark does not move the filter below the counts, so each record is decoded once.
         counted = decoded.observe(_name(), *self._counts(is_good), *metrics)
-        return counted.where(is_good).select(f"{_RECORD}.*", *kept)
+        return counted.where(is_good).select(f"{RECORD}.*", *kept)
 
     def find_bad(self, records: DataFrame, at: Sequence[Column], record: Sequence[Column]) -> BadRecords:
         """The bad records, and the new fields if the schema of the read evolves."""

@@ -44,6 +44,7 @@ def plan(
     Unread records do not count as a change: --exit-code reports whether a run would create, alter or
     recompute a table. What a run would refuse is printed with its remedy; the exit code is then 1.
     """
+    from headrace.observe.event_rows import list_definitions
     from headrace.plan.explain import WIDTH, Explanation
 
     one_of = ("headrace plan --exit-code", "headrace plan --offline")
@@ -55,7 +56,7 @@ def plan(
         plan = pipeline.plan(datasets, offline=offline)
     explanation = Explanation(plan)
     if not datasets and not offline:
-        keep_result(plan.project, "plan", explanation.to_json())
+        keep_result(plan.project, "plan", {**explanation.to_json(), "definitions": list_definitions(plan)})
     code = EXIT_CHANGES if exit_code and plan.would_change else 0
     if plan.refusals:
         code = 1
