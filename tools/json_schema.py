@@ -634,6 +634,26 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
             ]
         },
     ),
+    "alerts show": (
+        {
+            "targets": ["text"],
+            "rules": [{"on": "text", "datasets": ["text"]}],
+            "alerts": [
+                {
+                    "key": "text",
+                    "alert": "text",
+                    "subject": "text",
+                    "text": "text",
+                    "since": "time",
+                    "fired": "time?",
+                    "told": ["text"],
+                    "problems": "texts",
+                }
+            ],
+        },
+    ),
+    "alerts check": ({"checks": [{"alert": "text", "subject": "text", "bad": "bool?", "text": "text"}]},),
+    "alerts test": ({"sent": ["text"], "failed": ["#Error"]},),
     "checkpoint validate": ({"checkpoints": ["#CheckpointProblems"]},),
     "checkpoint repair": (
         "#NotDone",

@@ -290,6 +290,31 @@ def test_the_graph_shows_what_a_plan_would_change(shown: Shown) -> None:
     until(lambda: "best" not in shown.get("@/graph.json").text, "the plan is still shown")
 
 
+def test_a_scraper_gets_what_has_happened_since_its_first_visit(shown: Shown) -> None:
+    def scrape(token: str, path: str = "/metrics") -> requests.Response:
+        url = f"http://127.0.0.1:{shown.dashboard.port}{path}"
+        return requests.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+    name = shown.name("visits")
+    written = f'headrace_rows_total{{dataset="{name}",flow="visits",outcome="written",pipeline="site"}}'
+    assert scrape("wrong").status_code == 401
+    first = scrape(shown.dashboard.token).text
+    assert written not in first  # the batches before are not counted
+    flow = f'dataset="{name}",flow="visits",pipeline="site"'
+    assert f'headrace_flow_state{{{flow},state="up to date"}} 1.0' in first
+    assert SECRET not in first and SCRIPT not in first
+    shown.site.put("scraped.json", *({"id": id, "page": "good"} for id in (50, 51, -1)))
+    shown.site.run()
+    until(lambda: f"{written} 2.0" in scrape(shown.dashboard.token).text, "the rows are not counted")
+    for metric in (
+        'headrace_updates_total{outcome="failed",pipeline="site"} 1.0',
+        "headrace_flow_failures_total{",
+    ):
+        until(lambda metric=metric: metric in scrape(shown.dashboard.token).text, f"no {metric}")  # type: ignore[misc]
+    assert SCRIPT in scrape(shown.dashboard.token).text  # the name of an expectation
+    assert scrape(shown.dashboard.token, "/").status_code == 401  # such a token opens no page
+
+
 def test_quoted_names_lead_to_their_pages(shown: Shown) -> None:
     for name in ("visits", "clicks", "pages", "strict"):
         link = f"/p/site/dataset?name={quote(shown.name(name), safe='')}"

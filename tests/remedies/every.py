@@ -43,6 +43,7 @@ NOT_WALKED = {
     "RUN": _PARENT,
     "REFUSED": _PARENT,
     "TRANSIENT": _PARENT,
+    "ALERT_UNDELIVERED": "needs a server that does not take messages: tests/integration/test_alerts.py",
     "LEASE_LOST": _TWO,
     "BATCH_FENCED": _TWO,
     "COMMIT_LOST": "needs a process that is paused within Delta's commit: tests/proof/test_lost_commit.py",

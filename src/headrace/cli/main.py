@@ -85,6 +85,7 @@ GROUPS = {
         "lineage": "Show where columns come from, and what is computed from them",
         "events": "Print the event log",
         "quality": "Show the counts of expectations",
+        "alerts": "Show, check or test the alerts",
     },
     "Repair": {
         "quarantine": "Show rejected rows, and replay or discard them",

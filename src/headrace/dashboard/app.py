@@ -19,7 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.dashboard import datasets, events, graph, pipelines, proofs, topics, updates
-from headrace.dashboard.guard import Guard
+from headrace.dashboard.guard import METRICS, Guard
+from headrace.dashboard.metrics import IndexMetrics
 from headrace.dashboard.site import PipelineView, Site
 from headrace.dashboard.texts import FILTERS, address, command, remedy
 from headrace.errors import HeadraceError
@@ -72,6 +73,7 @@ def build_app(site: Site, token: str, hosts: Iterable[str] = (), cookie: str = "
     routes = [
         Route("/", pages.home, methods=["GET"]),
         Route("/live", partial(_live, site), methods=["GET"]),
+        Route(METRICS, pages.metrics, methods=["GET"]),
         Route("/static/{file}", _static, methods=["GET"]),
     ]
     routes += [
@@ -84,12 +86,13 @@ def build_app(site: Site, token: str, hosts: Iterable[str] = (), cookie: str = "
     handlers: Any = {HTTPException: pages.refused, HeadraceError: pages.failed, Exception: pages.broken}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return Guard(app, token, tuple(hosts), cookie)
+    return Guard(app, token, tuple(hosts), cookie, site.settings.metrics_token)
 
 
 class _Pages:
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._metrics = IndexMetrics(site.watcher)
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -101,6 +104,9 @@ class _Pages:
         in_commands = {one.__name__: self._redacting(one) for one in (command, remedy)}
         self._templates.filters |= {**FILTERS, **in_commands}
         self._templates.globals |= {"address": address, "tabs": _TABS, "site": site}
+
+    async def metrics(self, request: Request) -> Response:
+        return await run_in_threadpool(self._metrics.answer)
 
     async def home(self, request: Request) -> Response:
         return await self._answer(request, "pipelines.html", pipelines.page, self._site)

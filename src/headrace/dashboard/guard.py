@@ -13,7 +13,9 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+from headrace.model.network import is_bearer, is_loopback
+
+METRICS = "/metrics"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _CSP = "; ".join(
     (
@@ -49,6 +51,7 @@ class Guard:
     token: str = field(repr=False)
     hosts: Iterable[str] = ()  # hosts beside those of this machine
     cookie: str = "headrace"  # one for each port: browsers share cookies among the ports of a host
+    metrics_token: str | None = field(default=None, repr=False)  # opens the metrics alone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -73,7 +76,7 @@ class Guard:
             if not all(map(self._is_token, given)):
                 return PlainTextResponse(NO_TOKEN, 401)
             return self._opened(scope, [one for one in query if one[0] != "token"])
-        if not self._is_token(_cookie(headers, self.cookie)):
+        if not (self._is_token(_cookie(headers, self.cookie)) or self._is_scraper(scope, headers)):
             return PlainTextResponse(NO_TOKEN, 401)
         return None
 
@@ -88,6 +91,13 @@ class Guard:
 
     def _is_token(self, given: str | None) -> bool:
         return given is not None and secrets.compare_digest(given.encode(), self.token.encode())
+
+    def _is_scraper(self, scope: Scope, headers: Headers) -> bool:
+        """Whether a scraper asks for the metrics with a token that opens them."""
+        tokens = [one for one in (self.token, self.metrics_token) if one is not None]
+        return scope["path"] == METRICS and any(
+            is_bearer(headers.get("authorization"), one) for one in tokens
+        )
 
     def _is_own_host(self, given: list[str]) -> bool:
         found = _HOST.fullmatch(given[0]) if len(given) == 1 else None
@@ -104,7 +114,7 @@ class Guard:
         return is_opened or headers.get("sec-fetch-site", "none") in ("same-origin", "none")
 
     def _knows(self, host: str) -> bool:
-        return host.lower() in {*_LOOPBACK, *(one.lower() for one in self.hosts)}
+        return is_loopback(host) or host.lower() in {one.lower() for one in self.hosts}
 
 
 def _cookie(headers: Headers, name: str) -> str | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DOTS = 20  # the last updates of a pipeline
 _DAY_S, _HOUR_S = 86_400, 3_600
 _KILLED = "broken off"  # its process has ended without an event
-_STATES = {"COMPLETED": "completed", "FAILED": "failed", "CANCELED": "stopped"}
+OUTCOMES = {"COMPLETED": "completed", "FAILED": "failed", "CANCELED": "stopped"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ def load_updates(view: PipelineView, limit: int = _DOTS) -> list[UpdateLine]:
         details = json.loads(row["details"])[row["type"]]
         if row["type"] == "create_update":
             known |= {"mode": str(details.get("mode", "")).lower(), "began": moment(row["at"])}
-        elif details.get("state") in _STATES:
-            known |= {"state": _STATES[details["state"]], "ended": moment(row["at"])}
+        elif details.get("state") in OUTCOMES:
+            known |= {"state": OUTCOMES[details["state"]], "ended": moment(row["at"])}
     is_running = running(view)
     updates = [
         UpdateLine(**(known | {"id": id, "state": known["state"] or _KILLED})) for id, known in found.items()

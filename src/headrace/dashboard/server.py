@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import secrets
 import socket
@@ -19,6 +18,7 @@ import uvicorn
 from headrace.dashboard.app import build_app
 from headrace.dashboard.site import Site
 from headrace.errors import ArgumentInvalidError
+from headrace.model.network import LOOPBACK, is_loopback
 from headrace.model.project import ProjectSettings
 
 DEFAULT_PORT = 7117
@@ -29,18 +29,13 @@ _CLOSE_S = 2  # seconds that open streams get at the end
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     port: int | None = None  # ``None`` takes the first free one from the default on
     allowed: Sequence[str] = ()  # further names of this host, as a proxy sends them
 
     @property
     def is_loopback(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 @dataclass

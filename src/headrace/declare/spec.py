@@ -30,6 +30,7 @@ from headrace.declare.spec_values import (
     shown_path,
 )
 from headrace.errors import HeadraceError, SourceLocation, nearest
+from headrace.model.alerts import AlertSettings
 from headrace.model.declarations import INTERVAL_SETTING, Trigger
 from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS
 from headrace.model.maintenance import MaintenanceSettings
@@ -416,6 +417,8 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         ),
         readers=tuple(spec.readers),
         shows_rows=spec.ui.rows,
+        metrics_token=spec.metrics.token,
+        alerts=_alerts(spec, redactor),
         consumer_groups=spec.consumer_groups,
         tables=spec_checks.build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=spec_checks.build_paths(spec, file.parent, _locations(merged, "paths")),
@@ -424,6 +427,14 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         root_path=None if spec.root_path is None else Path(os.path.normpath(file.parent / spec.root_path)),
         redactor=redactor,
     )
+
+
+def _alerts(spec: Spec, redactor: Redactor) -> AlertSettings:
+    for one in spec.alerts.targets.values():
+        # Who knows the URL of a web hook can send messages to it.
+        for url in filter(None, (one.slack, one.webhook)):
+            redactor.add(url)
+    return spec.alerts.settings(lambda text: TableName.parse(text, spec.database or "default", spec.catalog))
 
 
 def _locations(merged: Mapped, name: str) -> Mapping[str, SourceLocation]:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from headrace.declare.kafka_spec import CONNECTIONS, KafkaSpec
-from headrace.declare.spec_model import (
-    BROKERS,
-    CONNECTION,
-    SETTINGS,
-    Library,
-    MaintenanceSpec,
-    Overridable,
-    Spec,
-    TableCareSpec,
-)
+from headrace.declare.spec_model import BROKERS, CONNECTION, SETTINGS, MaintenanceSpec, Overridable, Spec
 from headrace.declare.spec_values import Filler, Mapped, Scalar, Sequence, Value
 from headrace.errors import SourceLocation, SpecInvalidError, SpecUnknownKeyError, did_you_mean, nearest
 from headrace.model.kafka_settings import EMBEDDED, FILES, KAFKA_SETTINGS, KafkaConnection
@@ -62,22 +53,26 @@ def check_keys(
             continue
         if key in SETTINGS and model is not MaintenanceSpec:
             _check_settings(key, item)
-        elif isinstance(item, Sequence) and key == "libraries":
-            for entry in item.items:
-                check_keys(entry, Library, (*path, key))
-        elif model is MaintenanceSpec and key == "tables":
+            continue
+        kinds = [*_kinds_in(model.model_fields[key].annotation)]
+        inner = next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), None)
+        if inner is None:
+            continue
+        if list in kinds:
+            for entry in item.items if isinstance(item, Sequence) else ():
+                check_keys(entry, inner, (*path, key))
+        elif dict in kinds:
             for name, entry in item.items.items() if isinstance(item, Mapped) else ():
-                check_keys(entry, TableCareSpec, (*path, key, name))
-        elif (inner := _model_of(model, key)) is not None:
+                check_keys(entry, inner, (*path, key, name))
+        else:
             check_keys(item, inner, (*path, key))
 
 
-def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
-    annotation: Any = model.model_fields[key].annotation
-    for candidate in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
+def _kinds_in(annotation: Any) -> Iterator[Any]:
+    """A type and the types that it is made of."""
+    yield get_origin(annotation) or annotation
+    for one in get_args(annotation):
+        yield from _kinds_in(one)
 
 
 def _check_settings(name: str, value: Value) -> None:

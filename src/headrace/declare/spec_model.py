@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from headrace.declare import kafka_spec
+from headrace.declare import alerts_spec, kafka_spec
+from headrace.declare.alerts_spec import AlertsSpec
 from headrace.declare.kafka_spec import KafkaSpec
 from headrace.declare.spec_types import MEMORY, Flag, Part, Seconds, Settings, Text, matching, parse_memory
 from headrace.model.declarations import RejectionLimit, Trigger
@@ -75,6 +76,12 @@ class Views(Part):
 class Ui(Part):
     rows: Flag = True
     """whether `headrace ui` may show rows, rejected rows and records, when somebody asks for them"""
+
+
+class MetricsSpec(Part):
+    token: Text | None = None
+    """the bearer token that a scraper of ``headrace run --metrics`` and of ``headrace ui`` sends, such as
+    ``${METRICS_TOKEN}``"""
 
 
 class Expectations(Part):
@@ -343,6 +350,12 @@ class Overridable(Part):
     ui: Ui = Field(default_factory=Ui)
     """what the [dashboard](ui.md) shows"""
 
+    alerts: AlertsSpec = Field(default_factory=AlertsSpec)
+    """who is told when [something is wrong](alerts.md)"""
+
+    metrics: MetricsSpec = Field(default_factory=MetricsSpec)
+    """who gets [metrics](metrics.md)"""
+
     runtime: Runtime = Field(default_factory=Runtime)
     """where Spark and the embedded broker run"""
 
@@ -416,7 +429,7 @@ def build_schema() -> dict[str, Any]:
 def describe_fields() -> None:
     """Sets the docstring below each field of the spec's models as the description of the field."""
     texts: dict[type[BaseModel], dict[str, str]] = {}
-    for module in (kafka_spec, sys.modules[__name__]):
+    for module in (alerts_spec, kafka_spec, sys.modules[__name__]):
         for node in ast.parse(inspect.getsource(module)).body:
             if not isinstance(node, ast.ClassDef):
                 continue

@@ -443,3 +443,27 @@ class ViewFailed(_Failed, ViewEvent): ...
 
 class ViewSkipped(_Skipped, ViewEvent):
     """The view was not refreshed: a table that it reads was never written, or could not be opened."""
+
+
+class AlertFired(Event, log_type="alert", level="WARN", is_notable=True):
+    """A rule of the spec has found something wrong; its targets are told."""
+
+    details = "state=firing alert about text remedy"
+    message = "Alert '{alert}' has begun: {text}."
+    line = "alert: {text}; help: `{remedy}`"
+
+    alert: str  # the condition of the rule, such as ``lag``
+    about: str  # the flow, the table, or what else it is about
+    text: str
+    remedy: str
+
+
+class AlertEnded(Event, log_type="alert", is_notable=True):
+    details = "state=ended alert about text lasted_s"
+    message = "Alert '{alert}' has ended after {lasted_s:duration}: {text}."
+    line = "alert over after {lasted_s:duration}: {text}"
+
+    alert: str
+    about: str
+    text: str  # what was wrong
+    lasted_s: float

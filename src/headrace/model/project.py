@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
+from headrace.model.alerts import AlertSettings
 from headrace.model.declarations import NullRule, RejectionLimit, Trigger
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
@@ -382,6 +383,9 @@ class ProjectSettings:
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     readers: tuple[str, ...] = ()  # engines that read the tables besides Spark
     consumer_groups: bool = True  # whether flows publish their offsets to the broker
+    alerts: AlertSettings = field(default_factory=AlertSettings)
+    # What a scraper of metrics must send as its bearer token.
+    metrics_token: str | None = field(default=None, repr=False)
     shows_rows: bool = True  # whether the dashboard may show values of rows
     # The names of other systems' tables, with their paths or catalogs here.
     tables: TableMap = field(default_factory=TableMap)

@@ -7,7 +7,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -155,15 +155,16 @@ class Update:
         if not (continuous or datasets or remedies.flows or self.engine.is_running):
             found = find_up_to_date(settings, lambda: self.engine.reachable(start=True).kafka)
             if found is not None:
-                return report_up_to_date(
-                    found.flows,
-                    found.views,
-                    pipeline=settings.name,
-                    update=self.id,
-                    emit=self._fan_out(),
-                    started=began,
-                )
-        with self._logging() as own:
+                with self._alerting():
+                    return report_up_to_date(
+                        found.flows,
+                        found.views,
+                        pipeline=settings.name,
+                        update=self.id,
+                        emit=self._fan_out(),
+                        started=began,
+                    )
+        with self._alerting(), self._logging() as own:
             self.emitters.append(own)
             result = self._execute(datasets, remedies, continuous=continuous)
         return _redacted(result, settings.redactor)
@@ -175,7 +176,7 @@ class Update:
         `accept_loss`: those of them whose rows are removed even if they cannot be read again."""
         from headrace.project.refresh import clear_datasets, plan_refresh
 
-        with self._logging() as own:
+        with self._alerting(), self._logging() as own:
             settings, plan = self.engine.reach(keep=True)
             with closing(self.engine.context(settings, plan, self.id)) as context:
                 planned = plan_refresh(datasets, plan, context.systems, self.engine.read_table)
@@ -204,6 +205,7 @@ class Update:
     def _execute(self, datasets: Sequence[str], remedies: Remedies, *, continuous: bool) -> RunResult:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
+        from headrace.project.alerting import check_datasets
         from headrace.project.noop_check import require_spark
         from headrace.run.schedule import execute
         from headrace.storage.guarantee import check_guarantee
@@ -215,11 +217,17 @@ class Update:
         if (spark_log := self.engine.opened().log_file) is not None:
             _LOG.info("Spark's log: %s", spark_log)
         check_remedies(remedies, plan)
+        if not datasets:
+            check_datasets(settings, (one.name for one in plan.datasets))
         with (
             keeping_alive(settings.kafka),
             EventLog(settings.storage, settings.name, self.id, plan, settings.redactor) as log,
+            ExitStack() as following,
         ):
             self.emitters.append(log)
+            for listener in self._listeners():
+                if (follow := following.enter_context(listener)) is not None:
+                    self.emitters.append(follow)
             emit = self._fan_out()
             context = self.engine.context(
                 settings, plan, self.id, emit, self.stop, remedies, continuous=continuous
@@ -236,6 +244,20 @@ class Update:
             elif result.outcome == "stopped":
                 require_spark(settings)
             return replace(result, log_file=update_log(settings, self.id))
+
+    def _alerting(self) -> AbstractContextManager[object]:
+        from headrace.project.alerting import RunAlerts
+
+        if not self.settings.alerts.rules:
+            return nullcontext()
+        watching = [*self.emitters]
+        return RunAlerts(self.settings, self.id, self._fan_out(), lambda event: emit_to(watching, event))
+
+    def _listeners(self) -> Iterator[AbstractContextManager[Emitter | None]]:
+        """What tells other systems of the update; each gives what takes its events, or ``None``."""
+        from headrace.telemetry.traces import tracing
+
+        yield tracing(self.settings.name)
 
     def _scaling(self, settings: ProjectSettings, emit: Emitter) -> AbstractContextManager[object]:
         """Sets the number of executors during a continuous run on a cluster, if the spec says so."""
@@ -258,11 +280,16 @@ class Update:
             if isinstance(event, FlowReconnecting | FlowRetrying | FlowFailed | ViewFailed | LookFailed):
                 # Errors quote texts of other systems; the rest of an event is names and numbers.
                 event = replace(event, error=self.settings.redactor.data(event.error))
-            for one in self.emitters:
-                with logged_only(f"the event {type(event).__name__}"):
-                    one(event)
+            emit_to(self.emitters, event)
 
         return emit
+
+
+def emit_to(emitters: Iterable[Emitter], event: Event) -> None:
+    """Give an event to each emitter; one that raises is logged."""
+    for one in emitters:
+        with logged_only(f"the event {type(event).__name__}"):
+            one(event)
 
 
 def _redacted(result: RunResult, redactor: Redactor) -> RunResult:

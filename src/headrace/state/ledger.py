@@ -182,6 +182,11 @@ class Ledger:
         added = [{**loss, "at": now} for loss in losses]
         path.update_json(lambda held: [*(held or ()), *added])
 
+    def losses(self) -> list[Mapping[str, Any]]:
+        """The losses of the sources, the oldest first."""
+        found = (self.folder / _LOSSES).find_json()
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
     def record_late(self, checkpoint: str, batch: int, rows: int) -> bool:
         """Add the late rows of a batch; returns whether the batch was not counted yet."""
         is_new = True

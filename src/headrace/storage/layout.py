@@ -280,6 +280,10 @@ class Storage:
     def events(self) -> Location:
         return self.root / "events"
 
+    def alerts(self, pipeline: str) -> Location:
+        """The file with the alerts of a pipeline that have not ended."""
+        return self.root / "alerts" / f"{pipeline}.json"
+
     @property
     def leases(self) -> Location:
         return self.root / "leases"

@@ -43,7 +43,7 @@ def every_path(dashboard: Dashboard) -> list[str]:
     """An address of each route that the application has."""
     app: Any = dashboard._server.config.app
     paths = [one.path for one in app.app.routes]
-    assert len(paths) == len(PAGES) + len(DATA) + 3
+    assert len(paths) == len(PAGES) + len(DATA) + 4
     return [one.replace("{pipeline}", "empty").replace("{file}", "ui.css") for one in paths]
 
 
@@ -72,6 +72,12 @@ def test_every_route_refuses_another_host_and_another_site(dashboard: Dashboard)
             assert ask(dashboard, path, Origin=origin).status_code == 403, (path, origin)
         assert ask(dashboard, path, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status_code == 403
         assert ask(dashboard, path, Sec_Fetch_Site="same-site", Sec_Fetch_Mode="cors").status_code == 403
+
+
+def test_a_bearer_token_opens_the_metrics_alone(dashboard: Dashboard) -> None:
+    for path in every_path(dashboard):
+        answer = ask(dashboard, path, Cookie="", Authorization=f"Bearer {TOKEN}")
+        assert answer.status_code == (200 if path == "/metrics" else 401), path
 
 
 def test_every_route_only_reads(dashboard: Dashboard) -> None:

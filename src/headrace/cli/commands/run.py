@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.commands.ui import beside_run
+from headrace.cli.metrics import serving_metrics
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, complete_dataset, log_options, option, refuse, verb
 from headrace.cli.watching import show_outcome, watched
 from headrace.errors import ConflictingRefreshOptionsError
+from headrace.model.event_forms import Event
 from headrace.model.remedies import Remedies
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ def split_names(ctx: click.Context, param: click.Parameter, values: tuple[str, .
 @option("--continuous", "Keep running and process new records until stopped.")
 @option("--ui", "Serve the dashboard during a continuous run, as `headrace ui` does.", name="shows_ui")
 @option(
+    "--metrics [HOST]:PORT", "Serve metrics for Prometheus during the run, such as :9400.", name="metrics_at"
+)
+@option(
     "--refresh DATASET,..",
     "Run only these datasets; the same as the argument DATASET.",
     split_names,
@@ -77,6 +82,7 @@ def run(
     datasets: tuple[str, ...],
     continuous: bool,
     shows_ui: bool,
+    metrics_at: str | None,
     refresh: tuple[str, ...],
     full_refresh: tuple[str, ...],
     full_refresh_all: bool,
@@ -113,19 +119,25 @@ def run(
     with (
         invocation.pipeline() as pipeline,
         beside_run(invocation.output, pipeline.settings) if shows_ui else nullcontext(),
+        serving_metrics(invocation.output, pipeline.settings, metrics_at) as count,
         watched(invocation.output, pipeline.settings, "Starting Spark") as (watch, stop, received),
     ):
+
+        def emit(event: Event) -> None:
+            count(event)
+            watch(event)
+
         if rebuilds:
             result = pipeline.full_refresh(
                 None if full_refresh_all else full_refresh,
                 refresh=chosen,
                 accept_loss=accept_loss,
-                emit=watch,
+                emit=emit,
                 stop=stop,
                 log=log,
             )
         else:
             result = pipeline.run(
-                chosen, continuous=continuous, remedies=remedies, emit=watch, stop=stop, log=log
+                chosen, continuous=continuous, remedies=remedies, emit=emit, stop=stop, log=log
             )
     return show_outcome(invocation.output, result, received)

@@ -10,13 +10,13 @@ import click
 
 from headrace.cli.output import Output, Result
 from headrace.cli.verb import Invocation, option, verb
-from headrace.errors import ArgumentInvalidError, PackageMissingError
+from headrace.errors import ArgumentInvalidError
+from headrace.model.network import LOOPBACK
 from headrace.model.project import ProjectSettings
+from headrace.runtime.extras import needing
 
 if TYPE_CHECKING:
     from headrace.dashboard.server import Dashboard
-
-_HOST = "127.0.0.1"
 
 
 @verb(
@@ -29,7 +29,7 @@ _HOST = "127.0.0.1"
 )
 @option("--pipeline NAME", "Show only this pipeline; default: all pipelines of the storage.", name="only")
 @option("--port N", "The port; default: 7117, or the next free one.", click.IntRange(0, 65535))
-@option("--host ADDRESS", "Listen on this address of the machine.", default=_HOST)
+@option("--host ADDRESS", "Listen on this address of the machine.", default=LOOPBACK)
 @option(
     "--allowed-host NAME",
     "Also answer requests for this host, such as that of a proxy; repeatable.",
@@ -103,22 +103,13 @@ def beside_run(output: Output, settings: ProjectSettings) -> Iterator[None]:
 def _open(
     settings: ProjectSettings,
     only: str | None = None,
-    host: str = _HOST,
+    host: str = LOOPBACK,
     port: int | None = None,
     allowed: Sequence[str] = (),
 ) -> Dashboard:
     """A dashboard that listens; raises `PackageMissingError` without the packages of the extra."""
-    try:
+    with needing("the dashboard", "ui"):
         from headrace.dashboard.server import Address, Dashboard
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("headrace"):
-            raise
-        raise PackageMissingError(
-            f"the dashboard needs the Python package `{error.name}`, which is not installed",
-            facts=("the extra headrace[ui] has all packages of the dashboard",),
-            remedies=('install them:   pip install "headrace[ui]"',),
-            params={"package": error.name},
-        ) from error
     return Dashboard(settings, Address(host=host, port=port, allowed=allowed), only)
 
 

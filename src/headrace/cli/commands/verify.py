@@ -10,6 +10,7 @@ import click
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, complete_dataset, option, refuse, require_moment, verb
 from headrace.project.last_results import keep_result
+from headrace.project.operations import new_update
 
 
 def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) -> int | datetime | None:
@@ -92,6 +93,10 @@ def verify(
             proof = pipeline.recompute(proof, sample=sample)
         if not datasets and since is None:
             keep_result(pipeline.settings, "proof", proof.to_json())
+            if any(rule.on == "proof" for rule in pipeline.settings.alerts.rules):
+                from headrace.project.alerting import log_alerts
+
+                log_alerts(pipeline.settings, new_update(), lambda event: None)
     from headrace.verify.report import proof_lines
 
     lines = proof_lines(proof, pipeline.settings.database, invocation.output.width)

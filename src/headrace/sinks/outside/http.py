@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from urllib3.util import Retry
 
 from headrace import errors
 from headrace.model.names import quoted_column
+from headrace.model.network import signature
 from headrace.runtime.lazy_pyspark import DataFrame, F
 from headrace.sinks.outside.by_key import (
     JSON_OPTIONS,
@@ -100,8 +100,7 @@ class HttpSender:
         data = body.encode()
         headers = {"Content-Type": "application/json", **self.headers, "Idempotency-Key": key}
         if self.sign_with is not None:
-            digest = hmac.new(self.sign_with.encode(), data, hashlib.sha256).hexdigest()
-            headers["X-Headrace-Signature"] = f"sha256={digest}"
+            headers |= signature(self.sign_with, data)
         try:
             # After a redirect, the request could have lost its body, or go to another host with its secrets.
             answer = session.request(

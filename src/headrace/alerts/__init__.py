@@ -1,0 +1,1 @@
+"""Alerts: what is wrong with a pipeline, and who is told of it."""

@@ -1,0 +1,180 @@
+"""What the rules of a pipeline find in its status. Pure functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.model.alerts import AlertRule
+from headrace.model.event_forms import headline
+from headrace.model.texts import counted, duration_text, size_text
+from headrace.observe.quality import Quality
+from headrace.observe.snapshot import Snapshot
+from headrace.observe.status import DatasetStatus
+
+UNKNOWN: Mapping[str, Any] = {"unknown": True}
+"""The error of an update that somebody else runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a rule says about one flow, table, or the pipeline."""
+
+    rule: AlertRule
+    subject: str
+    is_bad: bool | None  # ``None`` if it cannot be judged now: nothing changes
+    text: str = ""  # what is wrong
+    remedy: str = ""  # the command that shows more, or repairs it
+    detail: str = ""  # tells several troubles of one subject apart
+    ends: bool = True  # whether somebody is told when it is over
+
+    @property
+    def key(self) -> str:
+        """What is the same as long as the alert is: two rules that tell different targets are two alerts."""
+        rule = self.rule
+        limit = rule.above if rule.above is not None else rule.below
+        return json.dumps([rule.on, limit, rule.lasting_s, *rule.to, self.subject, self.detail])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What rules look at. What costs something is read only if a rule asks for it."""
+
+    snapshot: Snapshot
+    database: str  # the schema that names of datasets leave out
+    # Why the update of this process has failed; ``None`` if it has not; `UNKNOWN` without one.
+    update_error: Mapping[str, Any] | None = field(default_factory=lambda: UNKNOWN)
+    quality: Callable[[float], Quality]  # the counts of the last seconds
+    # The losses of each flow in the last day: when, and of what.
+    losses: Callable[[], Mapping[str, list[Mapping[str, Any]]]]
+    proof: Callable[[], Mapping[str, Any] | None]  # the last proof on this machine
+    disk: Callable[[], tuple[int, int] | None]  # free and all bytes; ``None`` for an object store
+
+
+def judge(rules: tuple[AlertRule, ...], facts: Facts) -> list[Finding]:
+    """What each rule finds, good or bad."""
+    return [finding for rule in rules for finding in _JUDGES[rule.on](rule, facts)]
+
+
+def _datasets(rule: AlertRule, facts: Facts) -> Iterator[DatasetStatus]:
+    for one in facts.snapshot.datasets:
+        if not one.orphaned and (not rule.datasets or one.dataset in rule.datasets):
+            yield one
+
+
+def _failures(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
+    for one in _datasets(rule, facts):
+        states = [(flow.flow, flow.state, flow.error) for flow in one.flows if not flow.orphaned]
+        if one.view is not None:
+            states.append((one.dataset.within(facts.database), one.view.state, one.view.error))
+        for name, state, error in states:
+            is_bad = None if state in ("unknown", "retrying", "reconnecting") else state == "failed"
+            text = f"{name} has failed" + (f": {headline(error)}" if error else "")
+            yield Finding(rule=rule, subject=name, is_bad=is_bad, text=text, remedy="headrace status")
+    error = facts.update_error
+    yield Finding(
+        rule=rule,
+        subject="the update",
+        is_bad=None if error is UNKNOWN else error is not None,
+        text="" if error is None else f"the update has failed: {headline(error)}",
+        remedy="headrace run",
+    )
+
+
+def _lags(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
+    for flow in (flow for one in _datasets(rule, facts) for flow in one.flows if not flow.orphaned):
+        unit = "files" if flow.lag_bytes is not None else "records"
+        yield Finding(
+            rule=rule,
+            subject=flow.flow,
+            is_bad=None if flow.lag is None else flow.lag > (rule.above or 0),
+            text=f"{flow.flow} is {flow.lag or 0:,} {unit} behind (limit {rule.above:,.0f})",
+            remedy="headrace status",
+        )
+
+
+def _freshness(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
+    for one in _datasets(rule, facts):
+        age_s = one.freshness_s(facts.snapshot.at)
+        name, limit_s = one.dataset.within(facts.database), rule.above or 0.0
+        text = f"{name} has not changed for {duration_text(age_s or 0)} (limit {duration_text(limit_s)})"
+        yield Finding(
+            rule=rule,
+            subject=name,
+            is_bad=None if age_s is None else age_s > limit_s,
+            text=text,
+            remedy="headrace status",
+        )
+
+
+def _expectations(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
+    chosen = {one.dataset for one in _datasets(rule, facts)}
+    for dataset in facts.quality(rule.over_s).datasets:
+        if dataset.dataset not in chosen:
+            continue
+        for one in dataset.expectations:
+            total = one.passed + one.failed
+            share = one.passed / total if total else 1.0
+            name = dataset.dataset.within(facts.database)
+            yield Finding(
+                rule=rule,
+                subject=name,
+                detail=one.name,
+                is_bad=None if not total else share < (rule.below or 0),
+                text=f"{name}: {share:.1%} of {counted(total, 'row')} pass the expectation `{one.name}` "
+                f"(limit {rule.below:.1%})",
+                remedy=f"headrace quality {name}",
+            )
+
+
+def _proof(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
+    proof = facts.proof()
+    is_bad = None if proof is None else not proof.get("proven", True)
+    text = "`headrace verify` has found that records are missing, doubled or changed"
+    yield Finding(rule=rule, subject="the proof", is_bad=is_bad, text=text, remedy="headrace verify")
+
+
+def _losses(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
+    flows = {flow.flow for one in _datasets(rule, facts) for flow in one.flows}
+    for flow, losses in facts.losses().items():
+        times = {str(one["at"]) for one in losses} if flow in flows else ()
+        for at in sorted(times):
+            number = sum(one["at"] == at for one in losses)
+            yield Finding(
+                rule=rule,
+                subject=flow,
+                detail=at,
+                is_bad=True,
+                text=f"{flow}: the source has lost {counted(number, 'range')} of records that were not read",
+                remedy="headrace verify",
+                ends=False,
+            )
+
+
+def _disk(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
+    known, limit = facts.disk(), rule.below or 0.0
+    if known is None:
+        return
+    free, total = known
+    share = free / max(total, 1)
+    shown = f"{limit:.0%}" if limit <= 1 else size_text(int(limit))
+    yield Finding(
+        rule=rule,
+        subject="the disk",
+        is_bad=(share if limit <= 1 else free) < limit,
+        text=f"the disk of the storage has {size_text(free)} left, {share:.1%} (limit {shown})",
+        remedy="headrace maintain --only vacuum",
+    )
+
+
+_JUDGES: Mapping[str, Callable[[AlertRule, Facts], Iterator[Finding]]] = {
+    "flow_failed": _failures,
+    "lag": _lags,
+    "freshness": _freshness,
+    "expectation": _expectations,
+    "proof": _proof,
+    "loss": _losses,
+    "disk": _disk,
+}

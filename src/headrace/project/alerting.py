@@ -1,0 +1,149 @@
+"""Alerts of a pipeline: checked while an update runs, at its end, and by `headrace alerts check`."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.alerts.check import AlertFile
+from headrace.alerts.conditions import UNKNOWN, Facts, Finding
+from headrace.errors import DatasetUnknownError, HeadraceError, did_you_mean, first_line
+from headrace.model.event_forms import Emitter, Event
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.observe.event_log import EventLog
+from headrace.project.last_results import load_result
+from headrace.state.checkpoint import find_checkpoints
+from headrace.state.ledger import Ledger
+
+_logger = logging.getLogger(__name__)
+
+_CHECK_S = 15.0  # between two checks of a run
+_SHARE = 20  # A check may take this part of the time
+_LOSS_AGE = timedelta(days=1)  # older losses are not told any more
+
+
+def check_alerts(
+    settings: ProjectSettings, emit: Emitter, update: str, error: Mapping[str, Any] | None = UNKNOWN
+) -> list[Finding]:
+    """Check the rules of a pipeline by what its storage says; tell the targets. `error`: why the update of
+    this process has failed, ``None`` if it has not."""
+    from headrace.project.pipeline import Pipeline
+
+    with Pipeline(settings) as pipeline:
+
+        def quality(over_s: float) -> Any:
+            return pipeline.quality(since=datetime.now(UTC) - timedelta(seconds=over_s))
+
+        facts = Facts(
+            snapshot=pipeline.status(),
+            database=settings.database,
+            update_error=error,
+            quality=cache(quality),
+            losses=cache(partial(_find_losses, settings)),
+            proof=partial(load_result, settings, settings.name, "proof"),
+            disk=partial(_measure_disk, settings),
+        )
+        return AlertFile(settings).check(facts, emit, update)
+
+
+def check_datasets(settings: ProjectSettings, known: Iterable[TableName]) -> None:
+    """Raise `DatasetUnknownError` if a rule names a dataset that the pipeline does not have."""
+    names = {*known}
+    for one in (one for rule in settings.alerts.rules for one in rule.datasets):
+        if one not in names:
+            short = [name.within(settings.database) for name in names]
+            raise DatasetUnknownError(
+                f"a rule of `alerts` names the dataset `{one.within(settings.database)}`, which the pipeline "
+                "does not have",
+                location=settings.places.get("alerts"),
+                remedies=did_you_mean(one.within(settings.database), short),
+                params={"name": str(one), "known": sorted(map(str, names))},
+            )
+
+
+def log_alerts(settings: ProjectSettings, update: str, emit: Emitter, error: Any = UNKNOWN) -> list[Finding]:
+    """As `check_alerts`, and write the events into the event log."""
+    happened: list[Event] = []
+    try:
+        return check_alerts(settings, lambda event: happened.append(event), update, error)
+    finally:
+        if happened:
+            with EventLog(settings.storage, settings.name, update, redactor=settings.redactor) as log:
+                for event in happened:
+                    log(event)
+                    emit(event)
+
+
+@dataclass
+class RunAlerts:
+    """Checks the alerts during an update: every few seconds, and when it has ended.
+
+    `running`: emits into the update, also into its event log; `ended`: only to those who watch it.
+    """
+
+    settings: ProjectSettings
+    update: str
+    running: Emitter
+    ended: Emitter
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, name="headrace-alerts", daemon=True)
+        if self.settings.alerts.rules:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._thread.is_alive():
+            return
+        self._stop.set()
+        self._thread.join()
+        failure: Any = UNKNOWN if error is not None and not isinstance(error, Exception) else None
+        if isinstance(error, HeadraceError):
+            failure = self.settings.redactor.error(error).to_dict()
+        elif isinstance(error, Exception):
+            failure = {"code": type(error).__name__, "summary": self.settings.redactor(first_line(error))}
+        self._check(lambda: log_alerts(self.settings, self.update, self.ended, failure))
+
+    def _run(self) -> None:
+        pause_s = _CHECK_S
+        while not self._stop.wait(pause_s):
+            began = time.monotonic()
+            self._check(lambda: check_alerts(self.settings, self.running, self.update))
+            pause_s = max(_CHECK_S, _SHARE * (time.monotonic() - began))
+
+    def _check(self, check: Any) -> None:
+        try:
+            check()
+        except Exception:
+            # Alerts fail no run.
+            _logger.warning("the alerts could not be checked", exc_info=True)
+
+
+def _find_losses(settings: ProjectSettings) -> dict[str, list[Mapping[str, Any]]]:
+    """The losses of the last day, by flow."""
+    since = (datetime.now(UTC) - _LOSS_AGE).isoformat(timespec="seconds")
+    storage, found = settings.storage, {}
+    for dataset, flow, _ in find_checkpoints(storage):
+        losses = Ledger(storage.ledger(dataset, flow), dataset, flow).losses()
+        found[flow] = [one for one in losses if str(one.get("at", "")) >= since]
+    return found
+
+
+def _measure_disk(settings: ProjectSettings) -> tuple[int, int] | None:
+    root = settings.storage.root
+    if not root.is_local or not root.exists():
+        return None
+    usage = shutil.disk_usage(root.local_path)
+    return usage.free, usage.total

@@ -1,0 +1,1 @@
+"""What other systems are told of an update while it runs: metrics and traces."""
