@@ -19,7 +19,9 @@ from confluent_kafka import Producer
 
 from headrace.dashboard.app import DATA, PAGES
 from headrace.dashboard.server import Address, Dashboard, serving
+from headrace.model.alerts import AlertRule, AlertSettings, WebhookTarget
 from headrace.plan.explain import Explanation
+from headrace.project.alerting import log_alerts
 from headrace.project.last_results import keep_result
 from headrace.project.pipeline import Pipeline
 from landing import Site
@@ -288,6 +290,15 @@ def test_the_graph_shows_what_a_plan_would_change(shown: Shown) -> None:
     shown.site.put("d.json", {"id": 4, "page": "good"})
     shown.site.run()
     until(lambda: "best" not in shown.get("@/graph.json").text, "the plan is still shown")
+
+
+def test_the_first_page_shows_alerts(shown: Shown) -> None:
+    away, rules = {"ops": WebhookTarget("http://127.0.0.1:9/")}, (AlertRule(on="flow_failed"),)
+    settings = replace(shown.dashboard.settings, alerts=AlertSettings(targets=away, rules=rules))
+    log_alerts(settings, "u", lambda event: None)
+    assert "strict has failed: [EXPECTATION_FAILED]" in shown.text("/")
+    log_alerts(replace(settings, alerts=AlertSettings()), "u", lambda event: None)
+    assert "strict has failed" not in shown.text("/")
 
 
 def test_a_scraper_gets_what_has_happened_since_its_first_visit(shown: Shown) -> None:

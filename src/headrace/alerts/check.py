@@ -18,6 +18,7 @@ from headrace.alerts.messages import Message, UndeliveredError, send
 from headrace.model.event_forms import Emitter
 from headrace.model.events import AlertEnded, AlertFired
 from headrace.model.project import ProjectSettings
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 _logger = logging.getLogger(__name__)
@@ -55,6 +56,25 @@ class _Delivery:
     message: Message
 
 
+def load_alerts(storage: Storage, pipeline: str) -> list[Alert]:
+    """The alerts of a pipeline that have not ended."""
+    held = storage.alerts(pipeline).find_json() or {}
+    return [
+        Alert(
+            key=key,
+            alert=one["alert"],
+            subject=one["subject"],
+            text=one["text"],
+            since=datetime.fromisoformat(one["since"]),
+            fired=_moment(one["fired"]),
+            told=tuple(one["told"]),
+            problems=one["problems"],
+        )
+        for key, one in held.items()
+        if one["ended"] is None
+    ]
+
+
 @dataclass
 class AlertFile:
     """The alerts of a pipeline in its storage."""
@@ -64,23 +84,6 @@ class AlertFile:
 
     def __post_init__(self) -> None:
         self.location = self.settings.storage.alerts(self.settings.name)
-
-    def load(self) -> list[Alert]:
-        held = self.location.find_json() or {}
-        return [
-            Alert(
-                key=key,
-                alert=one["alert"],
-                subject=one["subject"],
-                text=one["text"],
-                since=datetime.fromisoformat(one["since"]),
-                fired=_moment(one["fired"]),
-                told=tuple(one["told"]),
-                problems=one["problems"],
-            )
-            for key, one in held.items()
-            if one["ended"] is None
-        ]
 
     def check(self, facts: Facts, emit: Emitter, update: str) -> list[Finding]:
         """Judge all rules, tell the targets, and emit an event for each alert that begins or ends."""

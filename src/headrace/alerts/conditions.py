@@ -124,7 +124,7 @@ def _expectations(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
                 detail=one.name,
                 is_bad=None if not total else share < (rule.below or 0),
                 text=f"{name}: {share:.1%} of {counted(total, 'row')} pass the expectation `{one.name}` "
-                f"(limit {rule.below:.1%})",
+                f"(limit {(rule.below or 0) * 100:g}%)",
                 remedy=f"headrace quality {name}",
             )
 
@@ -159,7 +159,7 @@ def _disk(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
         return
     free, total = known
     share = free / max(total, 1)
-    shown = f"{limit:.0%}" if limit <= 1 else size_text(int(limit))
+    shown = f"{limit * 100:g}%" if limit <= 1 else size_text(int(limit))
     yield Finding(
         rule=rule,
         subject="the disk",

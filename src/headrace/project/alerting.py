@@ -85,15 +85,12 @@ def log_alerts(settings: ProjectSettings, update: str, emit: Emitter, error: Any
 
 @dataclass
 class RunAlerts:
-    """Checks the alerts during an update: every few seconds, and when it has ended.
-
-    `running`: emits into the update, also into its event log; `ended`: only to those who watch it.
-    """
+    """Checks the alerts during an update: every few seconds, and when it has ended. `emit`: tells those who
+    watch the update; the event log is written here, as the update can begin after the first check."""
 
     settings: ProjectSettings
     update: str
-    running: Emitter
-    ended: Emitter
+    emit: Emitter
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
@@ -114,18 +111,18 @@ class RunAlerts:
             failure = self.settings.redactor.error(error).to_dict()
         elif isinstance(error, Exception):
             failure = {"code": type(error).__name__, "summary": self.settings.redactor(first_line(error))}
-        self._check(lambda: log_alerts(self.settings, self.update, self.ended, failure))
+        self._check(failure)
 
     def _run(self) -> None:
         pause_s = _CHECK_S
         while not self._stop.wait(pause_s):
             began = time.monotonic()
-            self._check(lambda: check_alerts(self.settings, self.running, self.update))
+            self._check()
             pause_s = max(_CHECK_S, _SHARE * (time.monotonic() - began))
 
-    def _check(self, check: Any) -> None:
+    def _check(self, failure: Any = UNKNOWN) -> None:
         try:
-            check()
+            log_alerts(self.settings, self.update, self.emit, failure)
         except Exception:
             # Alerts fail no run.
             _logger.warning("the alerts could not be checked", exc_info=True)

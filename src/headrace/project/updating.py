@@ -251,7 +251,7 @@ class Update:
         if not self.settings.alerts.rules:
             return nullcontext()
         watching = [*self.emitters]
-        return RunAlerts(self.settings, self.id, self._fan_out(), lambda event: emit_to(watching, event))
+        return RunAlerts(self.settings, self.id, lambda event: emit_to(watching, event))
 
     def _listeners(self) -> Iterator[AbstractContextManager[Emitter | None]]:
         """What tells other systems of the update; each gives what takes its events, or ``None``."""

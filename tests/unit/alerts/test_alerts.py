@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headrace.alerts import check as check_module
-from headrace.alerts.check import AlertFile
+from headrace.alerts.check import AlertFile, load_alerts
 from headrace.alerts.conditions import UNKNOWN, Facts
 from headrace.declare.spec import load_project
 from headrace.errors import HeadraceError
@@ -159,7 +159,7 @@ def test_a_target_that_is_away_is_told_later(case: Case, hook: Hook) -> None:
     case.declare([{"on": "flow_failed"}], targets)
     case.check(state="failed")
     assert len(hook.taken) == 1
-    (alert,) = AlertFile(case.settings).load()
+    (alert,) = load_alerts(case.settings.storage, "shop")
     assert (
         alert.told == ("pager",) and {*alert.problems} == {"ops"} and "127.0.0.1" not in str(alert.problems)
     )
@@ -167,7 +167,7 @@ def test_a_target_that_is_away_is_told_later(case: Case, hook: Hook) -> None:
     case.declare([{"on": "flow_failed"}], targets)
     case.check(15, state="failed")
     case.check(15, state="failed")
-    assert len(hook.taken) == 2 and AlertFile(case.settings).load()[0].problems == {}
+    assert len(hook.taken) == 2 and load_alerts(case.settings.storage, "shop")[0].problems == {}
 
 
 def test_a_process_that_ended_while_it_sent_does_not_silence_an_alert(case: Case, hook: Hook) -> None:
@@ -214,7 +214,7 @@ def test_every_condition(case: Case, hook: Hook) -> None:
     assert sorted(text for _, text in told(hook)) == [
         "`headrace verify` has found that records are missing, doubled or changed",
         "orders has not changed for 15 min (limit 15 min)",
-        "orders: 89.0% of 100 rows pass the expectation `positive` (limit 90.0%)",
+        "orders: 89.0% of 100 rows pass the expectation `positive` (limit 90%)",
         "orders: the source has lost 2 ranges of records that were not read",
         "the disk of the storage has 9 bytes left, 9.0% (limit 10%)",
         "totals has failed",
@@ -225,7 +225,7 @@ def test_every_condition(case: Case, hook: Hook) -> None:
     case.check(15, proven=True, passed=(10, 0))
     assert [state for state, _ in told(hook)[6:]] == ["ended"] * 5  # a loss does not end
     case.check(15, losses=(at,))
-    assert AlertFile(case.settings).load() != []
+    assert load_alerts(case.settings.storage, "shop") != []
 
 
 def test_an_update_that_fails_before_any_flow(case: Case, hook: Hook) -> None:
@@ -291,7 +291,7 @@ def test_a_command_gets_the_message(case: Case) -> None:
 def test_a_command_that_fails_is_tried_again(case: Case) -> None:
     case.declare([{"on": "flow_failed"}], {"page": {"command": [sys.executable, "-c", "exit('no pager')"]}})
     case.check(state="failed")
-    (alert,) = AlertFile(case.settings).load()
+    (alert,) = load_alerts(case.settings.storage, "shop")
     assert alert.problems == {"page": "it has ended with 1: no pager"}
 
 

@@ -28,10 +28,10 @@ def alerts() -> None:
 @verb(group=alerts, examples=("headrace alerts show", "headrace alerts show --json"))
 def show(invocation: Invocation) -> Result:
     """Show the rules, and the alerts that have not ended."""
-    from headrace.alerts.check import AlertFile
+    from headrace.alerts.check import load_alerts
 
     settings = _settings(invocation)
-    found = AlertFile(settings).load()
+    found = load_alerts(settings.storage, settings.name)
     now = datetime.now(UTC)
     lines = []
     for one in found:
