@@ -13,6 +13,7 @@ from headrace.dashboard import sample
 from headrace.dashboard.code import Excerpt, find_declaration
 from headrace.dashboard.graph import build_drawing, dataset_state
 from headrace.dashboard.index import moment
+from headrace.dashboard.lineage import find_origins
 from headrace.dashboard.site import PipelineView, required
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName
@@ -58,6 +59,7 @@ def page(view: PipelineView, request: Request) -> Mapping[str, Any]:
         "readers": [one for one in drawing.nodes if (key, one.id) in drawing.edges],
         "described": _describe(view, name),
         "definition": definition,
+        "origins": find_origins(view, key),
         "errors": list(_errors(status)),
         "code": _code(view, definition),
         "quality": load_quality(view, key),

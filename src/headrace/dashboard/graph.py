@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.dashboard.index import moment
+from headrace.dashboard.lineage import find_trace
 from headrace.dashboard.pipelines import load_updates, rejected_today, state_of
 from headrace.dashboard.site import PipelineView
 from headrace.dashboard.texts import address, tone, worst
@@ -206,13 +207,19 @@ def _recent(view: PipelineView) -> dict[str, dict[str, Any]]:
 
 def page(view: PipelineView, request: Request) -> Mapping[str, Any]:
     drawing = build_drawing(view)
-    return {"drawing": drawing, "state": state_of(view), "updates": load_updates(view)}
+    trace = find_trace(view, request)
+    return {"drawing": drawing, "state": state_of(view), "updates": load_updates(view), "trace": trace}
 
 
 def data(view: PipelineView, request: Request) -> Mapping[str, Any]:
     """The graph for the drawing."""
     drawing = build_drawing(view)
-    return {"nodes": [one.to_json() for one in drawing.nodes], "edges": drawing.edges}
+    trace = find_trace(view, request)
+    nodes = [one.to_json() for one in drawing.nodes]
+    if trace is None:
+        return {"nodes": nodes, "edges": drawing.edges}
+    traced = [{**one, "columns": trace.columns.get(one["id"], [])} for one in nodes]
+    return {"nodes": traced, "edges": drawing.edges, "path": sorted(trace.edges)}
 
 
 def names(view: PipelineView, request: Request) -> Mapping[str, Any]:

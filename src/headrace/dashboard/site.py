@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from headrace.dashboard.index import EventIndex
 from headrace.dashboard.offsets import TopicOffsets
 from headrace.dashboard.watcher import Watcher
+from headrace.lineage.graph import Lineage, build_lineage
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.storage.location import Location
@@ -98,6 +99,13 @@ class PipelineView:
         rows = self.query("SELECT * FROM definitions WHERE pipeline = ? ORDER BY seq", self.name)
         newest = rows[-1]["upd"] if rows else None
         return [{**row, "details": json.loads(row["details"])} for row in rows if row["upd"] == newest]
+
+    @cached_property
+    def lineage(self) -> Lineage:
+        """The lineage of the columns, as the newest update has recorded it."""
+        return build_lineage(
+            self.definitions, pipeline=self.name, schema=self.settings.database, recorded="run", at=""
+        )
 
     def datasets(self) -> Mapping[str, DatasetStatus]:
         return {} if self.status is None else {str(one.dataset): one for one in self.status.datasets}

@@ -143,11 +143,12 @@ class Lineage:
     def _out_of(self) -> Mapping[str, tuple[Edge, ...]]:
         return _grouped(self.edges, "source")
 
-    def upstream(self, id: str, column: str | None) -> tuple[Edge, ...]:
-        """All edges that lead to a column or a dataset, nearest first, down to the sources."""
+    def upstream(self, id: str, column: str | None, *, rows: bool = True) -> tuple[Edge, ...]:
+        """All edges that lead to a column or a dataset, nearest first, down to the sources. `rows`: whether
+        also those that decide about the rows of the dataset."""
         found: dict[Edge, None] = {}
         waiting = [*self.into(id, column)]
-        if column is not None:
+        if column is not None and rows:
             waiting += [one for one in self.into(id) if one.column is None]
         while waiting:
             edge = waiting.pop(0)

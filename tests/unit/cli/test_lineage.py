@@ -12,67 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lineage_definitions import definitions, rows_of
 
 from headrace.declare.spec import load_project
-from headrace.model.lineage import ColumnLineage, Input, InputColumn
 from headrace.observe.event_table import EventTable
 from headrace.project.last_results import keep_result
 from headrace.storage.layout import Storage
 
 Call = Callable[..., Any]
-
-TOPIC = Input(kind="kafka", label="kafka orders", names=("orders",))
-
-
-def column(name: str, way: Any, masked: bool = False) -> InputColumn:
-    return InputColumn(0, name, way, masked)
-
-
-DATASETS = {"orders": "STREAMING_TABLE", "revenue": "MATERIALIZED_VIEW", "report": "STREAMING_TABLE"}
-LINEAGE = {
-    "orders": ColumnLineage(
-        inputs=(TOPIC,),
-        columns={
-            "id": (column("value.id", "transformation"),),
-            "customer": (column("value.customer", "transformation"),),
-            "amount": (column("value.amount", "transformation"),),
-            "address": (column("value.address", "identity"),),
-        },
-    ),
-    "revenue": ColumnLineage(
-        inputs=(Input(dataset="default.orders"),),
-        columns={
-            "customer": (column("customer", "identity"),),
-            "total": (column("amount", "aggregation"),),
-            "city": (column("address.city", "identity"),),
-            "n": (),
-        },
-        rows=(column("customer", "group_by"), column("id", "filter")),
-    ),
-    "report": ColumnLineage(
-        inputs=(Input(dataset="default.revenue"),),
-        columns={
-            "who": (column("customer", "transformation", True),),
-            "value": (column("total", "identity"),),
-        },
-    ),
-}
-
-
-def definitions() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for name, kind in DATASETS.items():
-        details = {"dataset_type": kind, "sink": "kafka" if name == "report" else None}
-        found.append({"type": "dataset_definition", "name": f"default.{name}", "details": details})
-        flow = {
-            "output_dataset": f"default.{name}",
-            "lineage": LINEAGE[name].to_json(),
-            "through": ["default.cities"] if name == "revenue" else [],
-        }
-        found.append({"type": "flow_definition", "name": name, "details": flow})
-    view = {"dataset_type": "TEMPORARY_VIEW", "lineage": LINEAGE["orders"].to_json(), "through": []}
-    found.append({"type": "dataset_definition", "name": "default.cities", "details": view})
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -182,23 +129,7 @@ def test_nothing_was_recorded(headrace: Call) -> None:
 
 def test_a_newer_run_replaces_a_plan(headrace: Call, pipeline: Path, planned: None) -> None:
     table = EventTable(Storage.at(pipeline / "lake").events)
-    at = datetime.now(UTC)
-    rows = []
-    for number, one in enumerate(one for one in definitions() if "report" not in one["name"]):
-        is_flow = one["type"] == "flow_definition"
-        origin = {"pipeline_name": "shop", "update_id": "u1", "dataset_name": one["name"]}
-        rows.append(
-            {
-                "id": f"{number}",
-                "sequence": {"control_plane_seq_no": number},
-                "origin": {**origin, "flow_name": one["name"] if is_flow else None},
-                "timestamp": at,
-                "event_type": one["type"],
-                "level": "INFO",
-                "details": json.dumps({one["type"]: one["details"]}),
-            }
-        )
-    table.append(rows)
+    table.append(rows_of((one for one in definitions() if "report" not in one["name"]), datetime.now(UTC)))
     found = json.loads(headrace("lineage", "--json").out)
     assert found["recorded"] == "run"
     known = [one["dataset"] for one in found["datasets"]]

@@ -30,7 +30,7 @@ function figures(node) {
 function describe(node) {
   const [first, second] = figures(node);
   const rejected = node.rejected ? `${count(node.rejected)} failed rows` : "";
-  return [node.label, node.kind, node.state, first, second, rejected, ...node.changes].filter(Boolean).join(", ");
+  return [node.label, node.kind, node.state, first, second, rejected, ...node.changes, ...(node.columns || [])].filter(Boolean).join(", ");
 }
 
 const sizeOf = (node, form) => node.kind === "source" ? { width: form.width, height: 46 } : { width: form.width, height: form.height };
@@ -38,14 +38,15 @@ const sizeOf = (node, form) => node.kind === "source" ? { width: form.width, hei
 function drawNode(node, at, form) {
   const top = node.link ? make("a", { href: node.link }) : make("g");
   const { width, height } = sizeOf(node, form), compact = form === SMALL || node.kind === "source";
-  top.setAttribute("class", `node ${node.tone} kind-${node.kind.split(" ")[0]}${node.sign ? " planned" : ""}`);
+  top.setAttribute("class", `node ${node.tone} kind-${node.kind.split(" ")[0]}${node.sign ? " planned" : ""}${node.columns && !node.columns.length ? " off" : ""}`);
   top.setAttribute("transform", `translate(${at.x - width / 2} ${at.y - height / 2})`);
   top.setAttribute("data-id", node.id);
   top.append(make("title", {}, describe(node)), make("rect", { class: "box", width, height, rx: node.kind === "source" ? height / 2 : 8 }));
   const left = node.kind === "source" ? 26 : 14;
   top.append(make("circle", { class: "dot", cx: left + 4, cy: 19, r: 4.5 }));
   top.append(make("text", { class: "name", x: left + 16, y: 24 }, short(node.label, compact ? 18 : 22)));
-  const [first, second] = figures(node);
+  // On the path of a column, its columns are shown in place of figures.
+  const [first, second] = node.columns?.length ? [short(node.columns.join(", "), 26), ""] : figures(node);
   const state = node.state || node.kind;
   if (compact) {
     top.append(make("text", { class: "fact", x: left + 16, y: 39 }, short([first || state, node.lag ? second : ""].filter(Boolean).join(" · "), 24)));
@@ -78,10 +79,11 @@ function draw(data) {
   for (const [from, to] of data.edges) layout.setEdge(from, to);
   dagre.layout(layout);
   size = { width: layout.graph().width || 1, height: layout.graph().height || 1, fit: form.fit };
+  const onPath = new Set((data.path || []).map((one) => one.join("\n")));
   const flowing = new Set(data.nodes.filter((one) => one.flows).map((one) => one.id));
   const svg = make("svg", { viewBox: `0 0 ${size.width} ${size.height}`, role: "group", "aria-label": "Datasets" });
   for (const edge of layout.edges()) {
-    svg.append(make("path", { class: `edge${flowing.has(edge.w) ? " flowing" : ""}`, d: path(layout.node(edge.v), layout.edge(edge).points.slice(1, -1).filter((_, i, all) => all.length > 1), layout.node(edge.w)) }));
+    svg.append(make("path", { class: `edge${onPath.has(`${edge.v}\n${edge.w}`) ? " on" : flowing.has(edge.w) ? " flowing" : ""}`, d: path(layout.node(edge.v), layout.edge(edge).points.slice(1, -1).filter((_, i, all) => all.length > 1), layout.node(edge.w)) }));
   }
   for (const node of data.nodes) svg.append(drawNode(node, layout.node(node.id), form));
   const { scrollLeft, scrollTop } = box;
