@@ -400,6 +400,16 @@ _RUN_LINES: tuple[Shape, ...] = ("#Note", {"result": "#Result"})
 
 RUN: tuple[Shape, ...] = ("#RunLine",)
 
+_STATUS: Shape = {
+    "pipeline": "text",
+    "storage": "text",
+    "at": "time",
+    "broker": {"bootstrap_servers": "text?", "problem": "text?", "error": "#Failure"},
+    "datasets": ["#DatasetStatus"],
+    "lagging_readers": ["#LaggingReader"],
+    "log": "text?",
+}
+
 COMMANDS: Mapping[str, tuple[Shape, ...]] = {
     "init": ({"pipeline": "text", "paths": ["text"], "notes": ["text"], "next": ["text"]},),
     "plan": ("#Plan", {"svg": "text"}, {"mermaid": "text"}, {"dot": "text"}),
@@ -425,23 +435,8 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
     ),
     "run": RUN,
     "status": (
-        {
-            "pipeline": "text",
-            "storage": "text",
-            "at": "time",
-            "broker": {"bootstrap_servers": "text?", "problem": "text?", "error": "#Failure"},
-            "datasets": ["#DatasetStatus"],
-            "lagging_readers": ["#LaggingReader"],
-            "log": "text?",
-        },
-        {
-            "pipeline": "text",
-            "storage": "text",
-            "at": "time",
-            "broker": {"bootstrap_servers": "text?", "problem": "text?", "error": "#Failure"},
-            "datasets": ["#DatasetStatus"],
-            "troubles": [{"dataset": "text?", "flow": "text?", "text": "text", "unknown": "bool"}],
-        },
+        _STATUS,
+        {**_STATUS, "troubles": [{"dataset": "text?", "flow": "text?", "text": "text", "unknown": "bool"}]},
         {"tables": ["#TableHealth"]},
         {
             "slow": [

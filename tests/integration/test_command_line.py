@@ -142,7 +142,7 @@ def test_from_init_to_a_full_refresh(
 
     produce(bootstrap, (pipeline / "topic").read_text(), SALES, SALES + 100)
     assert run(limits) == 1
-    assert capsys.readouterr().out == "bronze: lag 100 records, more than 99\n"
+    assert capsys.readouterr().out == "bronze: 100 records behind (limit 99)\n"
     for width in (80, 120):
         check_terminal(width, project, monkeypatch)
     assert run(["run", "--log-format", "json", "--log-level", "debug", *project]) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from headrace.model.names import TableName
@@ -16,7 +15,7 @@ from headrace.observe.status import DatasetStatus, FlowStatus
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What a check accepts; ``None`` for no limit. `lag`: records, or files of a flow that reads files.
-    `age_s`: seconds since the last commit of a flow, or the last refresh of a view that is not up to date."""
+    `age_s`: seconds since rows of a table or view have last changed."""
 
     lag: int | None = None
     age_s: float | None = None
@@ -62,11 +61,12 @@ def _of_dataset(dataset: DatasetStatus, snapshot: Snapshot, limits: Limits) -> I
     view = dataset.view
     if view is not None and view.state in ("failed", "skipped"):
         yield trouble(_why(view.state, view.error, view.reason))
-    if view is not None and view.state != "up to date" and limits.age_s is not None:
-        if view.refreshed is None:
-            yield trouble("no refresh yet")
-        elif text := _age_text("refresh", view.refreshed, snapshot.at, limits.age_s):
-            yield trouble(text)
+    if limits.age_s is not None and dataset.kind != "sink":
+        age = dataset.freshness_s(snapshot.at)
+        if age is None:
+            yield trouble("it is not known when its rows last changed", is_unknown=True)
+        elif age > limits.age_s:
+            yield trouble(f"has not changed for {duration_text(age)} (limit {duration_text(limits.age_s)})")
     for flow in dataset.flows:
         if flow.orphaned:
             continue
@@ -74,13 +74,6 @@ def _of_dataset(dataset: DatasetStatus, snapshot: Snapshot, limits: Limits) -> I
             yield trouble(_why(flow.state, flow.error, flow.reason), flow.flow)
         elif flow.state == "unknown" and flow.driver is not None:
             yield trouble(f"its process does not answer: {flow.driver}", flow.flow)
-        if limits.age_s is not None and dataset.kind != "sink":
-            if flow.committed is None:
-                is_unknown = flow.batch is not None
-                text = "the time of its last commit is not known" if is_unknown else "no commit yet"
-                yield trouble(text, flow.flow, is_unknown=is_unknown)
-            elif text := _age_text("commit", flow.committed, snapshot.at, limits.age_s):
-                yield trouble(text, flow.flow)
         if limits.lag is not None and (found := _lag_text(flow, limits.lag, snapshot.silence)):
             yield trouble(found[0], flow.flow, is_unknown=found[1])
 
@@ -91,11 +84,6 @@ def _why(state: str, error: Mapping[str, Any] | None, reason: str | None) -> str
     return state if reason is None else f"{state}: {reason}"
 
 
-def _age_text(what: str, at: datetime, now: datetime, most: float) -> str:
-    age = (now - at).total_seconds()
-    return f"last {what} {duration_text(age)} ago, more than {duration_text(most)}" if age > most else ""
-
-
 def _lag_text(flow: FlowStatus, most: int, silence: str | None) -> tuple[str, bool] | None:
     """What is wrong with the lag, and whether it is not known."""
     noun = "record" if flow.lag_bytes is None else "file"
@@ -103,7 +91,7 @@ def _lag_text(flow: FlowStatus, most: int, silence: str | None) -> tuple[str, bo
         why = "it has no batch yet" if flow.batch is None else silence or "its sources do not report it"
         return f"lag unknown: {why}", True
     if flow.lag > most:
-        return f"lag {counted(flow.lag, noun)}, more than {most:,}", False
+        return f"{counted(flow.lag, noun)} behind (limit {most:,})", False
     if flow.behind_s is None:
         return None
     return f"lag unknown: {counted(flow.lag, noun)} or more, {duration_text(flow.behind_s)} behind", True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -17,7 +17,7 @@ from headrace.cli.verb import WHOLE, Invocation, option, parse_time, refuse, ver
 from headrace.cli.watching import show_again
 from headrace.model.texts import counted, duration_text, size_text
 from headrace.observe.fitting import FittedTable, empty_table
-from headrace.observe.troubles import Limits, find_troubles
+from headrace.observe.troubles import Limits, Trouble, find_troubles
 
 if TYPE_CHECKING:
     from headrace.maintain.health import TableHealth
@@ -57,7 +57,7 @@ _STYLES = {
 @option("--watch", "Show the status again every two seconds, in place, until Ctrl-C.")
 @option("--check,--exit-code", "Print one line for each trouble; exit code 1 if there is one.", name="check")
 @option("--max-lag RECORDS", "With --check: a flow lags by at most so many records or files.", WHOLE)
-@option("--max-age TIME", "With --check: the last commit of a flow is at most so old (15m).", parse_time)
+@option("--max-age TIME", "With --check: the newest rows of a table are at most so old (15m).", parse_time)
 def status(
     invocation: Invocation,
     tables: bool,
@@ -83,8 +83,8 @@ def status(
     failed, was skipped or stopped, a process that does not answer, a table that cannot be read, a cluster
     that refuses the login, and what exceeds --max-lag or --max-age. The exit code is 0 without a trouble, 1
     with one, and 3 if the only troubles are limits that cannot be judged, such as a lag of a broker that
-    does not answer. Without --max-lag, such a broker is no trouble. The age of a flow is the time since
-    its last commit, also if nothing new has arrived; views that are up to date and sinks have none.
+    does not answer. Without --max-lag, such a broker is no trouble. The age of a table or view is the time
+    since its rows have last changed, also if nothing new has arrived; sinks have none.
     """
     output, has_limits = invocation.output, max_lag is not None or max_age is not None
     refuse(
@@ -99,7 +99,7 @@ def status(
         if watch:
             show_again(output, lambda: look(pipeline))
         with output.progress("Reading the storage"):
-            return _check(pipeline, Limits(lag=max_lag, age_s=max_age)) if check else look(pipeline)
+            return _status(pipeline, Limits(lag=max_lag, age_s=max_age)) if check else look(pipeline)
 
 
 def _tables(pipeline: Pipeline) -> Result:
@@ -112,7 +112,8 @@ def _slow(pipeline: Pipeline) -> Result:
     return Result(data={"slow": [one.to_json() for one in found]}, text=lambda: slow_table(found))
 
 
-def _status(pipeline: Pipeline) -> Result:
+def _status(pipeline: Pipeline, limits: Limits | None = None) -> Result:
+    """The status, or what is wrong with it if there are limits."""
     from headrace.observe.log import newest_log
 
     with ThreadPoolExecutor(1) as pool:
@@ -122,19 +123,23 @@ def _status(pipeline: Pipeline) -> Result:
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
     late = [one.to_json() for one in lagging]
     data = {**snapshot.to_json(), "lagging_readers": late, "log": None if log is None else str(log)}
+    if limits is not None:
+        return _checked(snapshot, data, list(find_troubles(snapshot, limits)), schema)
     text = partial(_rendered, snapshot, schema, log, [f"{one.text}:   {one.command}" for one in lagging])
     errors = [] if snapshot.refusal is None else [snapshot.refusal]
     return Result(data=data, text=text, errors=errors, exit_code=len(errors))
 
 
-def _check(pipeline: Pipeline, limits: Limits) -> Result:
-    snapshot = pipeline.status()
-    found = list(find_troubles(snapshot, limits))
-    data = {**snapshot.to_json(), "troubles": [one.to_json() for one in found]}
-    lines = [f"{one.name_within(pipeline.settings.database)}: {one.text}" for one in found]
+def _checked(
+    snapshot: Snapshot, data: Mapping[str, Any], found: Sequence[Trouble], default_schema: str
+) -> Result:
+    lines = [f"{one.name_within(default_schema)}: {one.text}" for one in found]
     number = counted(sum(not one.orphaned for one in snapshot.datasets), "dataset")
-    code = 0 if not found else 3 if all(one.is_unknown for one in found) else 1
-    return Result(data=data, text="\n".join(lines) or f"No trouble in {number}.", exit_code=code)
+    return Result(
+        data={**data, "troubles": [one.to_json() for one in found]},
+        text="\n".join(lines) or f"No trouble in {number}.",
+        exit_code=0 if not found else 3 if all(one.is_unknown for one in found) else 1,
+    )
 
 
 def _rendered(
