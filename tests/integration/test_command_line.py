@@ -76,7 +76,7 @@ def check_terminal(width: int, project: list[str], monkeypatch: pytest.MonkeyPat
     }
     for command, words in wanted.items():
         out = Terminal()
-        assert run([*command.split(), *project], TextOutput(stdout=out, stderr=out)) == 0
+        assert run([*command.split(), *project], TextOutput(stdout=out, stderr=io.StringIO())) == 0
         text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
         plain = " ".join(text.split())
         assert [word for word in words if word not in plain] == [], text

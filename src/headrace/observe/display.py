@@ -32,18 +32,9 @@ _COLUMNS: Mapping[str, int] = {
 """The columns with the width that each reserves, so that columns do not move with the figures. On
 a small screen the last ones are left out."""
 
-_GAP = 3
+_FEWEST = 2  # columns of a table
 _LEFT = ("flow", "state", "last commit")
 _BESIDE_ROWS = 4  # lines of the screen for the table's head, its last line, and the lines around the table
-
-_STYLES = {
-    "failed": "bold red",
-    "retrying": "yellow",
-    "reconnecting": "yellow",
-    "skipped": "yellow",
-    "running": "green",
-    "up to date": "green",
-}
 _NOTES_KEPT = 20  # lines that a notebook shows above the table
 
 
@@ -189,7 +180,10 @@ def board_table(board: Board, now: datetime, *, width: int = 120, height: int | 
     cells = {row.name: row_cells(row, now) for row in chosen}
     shown = _fitted(chosen, cells, list(_COLUMNS))
     if not shown.fits(width) and shown.row_height(width) * len(rows) > room:
-        shown = _fitted(chosen, cells, _columns_that_fit(list(cells.values()), width))
+        columns = list(_COLUMNS)
+        while len(columns) > _FEWEST and not shown.fits(width):
+            columns.pop()
+            shown = _fitted(chosen, cells, columns)
         if not shown.fits(width):
             chosen = _most_urgent(chosen, max(1, room // shown.row_height(width)))
             shown = _fitted(chosen, cells, list(_COLUMNS))
@@ -205,7 +199,7 @@ def _fitted(
 ) -> FittedTable:
     from rich.text import Text
 
-    from headrace.observe.fitting import FittedTable, empty_table
+    from headrace.observe.fitting import STATE_STYLES, FittedTable, empty_table
 
     table = empty_table()
     for column in columns:
@@ -213,19 +207,9 @@ def _fitted(
         table.add_column(column, justify=justify, no_wrap=True, min_width=_COLUMNS[column])
     for row in rows:
         state = "reconnecting" if row.is_waiting_for_broker else row.state
-        styles = {"flow": "bold", "state": _STYLES.get(state, "")}
+        styles = {"flow": "bold", "state": STATE_STYLES.get(state, "")}
         table.add_row(*(Text(cells[row.name][column], style=styles.get(column, "")) for column in columns))
     return FittedTable(table)
-
-
-def _columns_that_fit(cells: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    used, fitting = -_GAP, list[str]()
-    for column, reserved in _COLUMNS.items():
-        used += _GAP + max(reserved, *(len(one[column]) for one in cells), 0)
-        if used > width and len(fitting) >= 2:
-            break
-        fitting.append(column)
-    return fitting
 
 
 def _most_urgent(rows: Sequence[BoardRow], room: int) -> list[BoardRow]:

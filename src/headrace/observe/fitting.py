@@ -12,6 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 UNLIMITED = 100_000  # the width of output to a file or another program
+STATE_STYLES = {
+    "running": "green",
+    "up to date": "green",
+    "retrying": "yellow",
+    "reconnecting": "yellow",
+    "skipped": "yellow",
+    "behind": "yellow",
+    "orphaned": "yellow",
+    "unknown": "yellow",
+    "failed": "bold red",
+    "unreadable": "bold red",
+}
+"""How the state of a flow or view is shown."""
+
 _INDENT, _GAP = "  ", "   "
 _NOTHING = ("", "-", "\N{EN DASH}")
 

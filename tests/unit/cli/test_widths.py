@@ -52,7 +52,7 @@ def screen(width: int, monkeypatch: pytest.MonkeyPatch) -> Screen:
 
     def call(*arguments: str, code: int = 0) -> list[str]:
         out = Terminal()
-        assert run(arguments, TextOutput(stdout=out, stderr=out)) == code, out.getvalue()
+        assert run(arguments, TextOutput(stdout=out, stderr=io.StringIO())) == code, out.getvalue()
         lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in out.getvalue().splitlines()]
         assert [line for line in lines if len(line) > width] == []
         assert "…" not in "".join(lines)

@@ -16,7 +16,7 @@ from headrace.cli.output import Result
 from headrace.cli.verb import WHOLE, Invocation, option, parse_time, refuse, verb
 from headrace.cli.watching import show_again
 from headrace.model.texts import counted, duration_text, size_text
-from headrace.observe.fitting import FittedTable, empty_table
+from headrace.observe.fitting import STATE_STYLES, FittedTable, empty_table
 from headrace.observe.troubles import Limits, Trouble, find_troubles
 
 if TYPE_CHECKING:
@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from headrace.project.pipeline import Pipeline
 
 _NONE = "-"
-_STYLES = {
-    "running": "green",
-    "up to date": "green",
-    "retrying": "yellow",
-    "reconnecting": "yellow",
-    "skipped": "yellow",
-    "behind": "yellow",
-    "orphaned": "yellow",
-    "unknown": "yellow",
-    "failed": "bold red",
-    "unreadable": "bold red",
-}
 
 
 @verb(
@@ -154,7 +142,9 @@ def _rendered(
     remarks: list[str] = []
     for dataset in snapshot.datasets:
         for row in _rows(dataset, snapshot.at, default_schema):
-            table.add_row(Text(row[0], style="bold"), Text(row[1], style=_STYLES.get(row[1], "")), *row[2:])
+            table.add_row(
+                Text(row[0], style="bold"), Text(row[1], style=STATE_STYLES.get(row[1], "")), *row[2:]
+            )
         remarks += _remarks(dataset, default_schema)
     remarks += warnings
     if snapshot.silence is not None:
