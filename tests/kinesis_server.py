@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from email.utils import formatdate
+from functools import cached_property
 from typing import Any
 
 import boto3
 from moto.kinesis import models
 from moto.kinesis.exceptions import JsonRESTError
 from moto.server import ThreadedMotoServer
+from werkzeug.serving import WSGIRequestHandler
 
 REGION = "eu-west-1"
 LOGIN = {"accessKeyId": "kinesis-test-key", "secretAccessKey": "kinesis-test-hidden"}
@@ -41,6 +46,10 @@ class Faults:
     empty: int = 0  # pages without records, although more follow
     requests: int = 0  # how many requests for records were answered
     given: int = 0  # how many records were given
+    clock_s: float = 0.0  # how far the server's clock is ahead
+
+    def end(self) -> None:
+        self.codes, self.empty, self.clock_s = [], 0, 0.0
 
 
 FAULTS = Faults()
@@ -67,7 +76,9 @@ def _get_records(backend: Any, stream_arn: str | None, shard_iterator: str, limi
 
 def _put_record(shard: Any, partition_key: str, data: str, explicit_hash_key: str) -> str:
     number = _Numbers.next()
-    shard.records[number] = models.Record(partition_key, data, number, explicit_hash_key)
+    shard.records[number] = one = models.Record(partition_key, data, number, explicit_hash_key)
+    one.created_at_datetime += timedelta(seconds=FAULTS.clock_s)
+    one.created_at += FAULTS.clock_s
     return str(number)
 
 
@@ -117,7 +128,12 @@ def _merge(stream: Any, shard_to_merge: str, adjacent_shard_to_merge: str) -> No
     _close(stream, one, two)
 
 
+def _date(handler: WSGIRequestHandler, timestamp: float | None = None) -> str:
+    return formatdate(time.time() + FAULTS.clock_s, usegmt=True)
+
+
 def _patch() -> None:
+    WSGIRequestHandler.date_time_string = _date  # type: ignore[method-assign]
     models.KinesisBackend.get_records = _get_records
     models.Shard.put_record = _put_record
     models.Stream.get_shard_for_key = _shard_for_key
@@ -130,7 +146,20 @@ class KinesisServer:
     """A running server, and what a producer and an operator do with its streams."""
 
     url: str
-    client: Any
+
+    @cached_property
+    def client(self) -> Any:
+        return self.in_region(REGION)
+
+    def in_region(self, region: str) -> Any:
+        """A client for the streams of another region."""
+        return boto3.client(
+            "kinesis",
+            region_name=region,
+            endpoint_url=self.url,
+            aws_access_key_id=LOGIN["accessKeyId"],
+            aws_secret_access_key=LOGIN["secretAccessKey"],
+        )
 
     @property
     def settings(self) -> dict[str, str]:
@@ -170,10 +199,9 @@ class KinesisServer:
         )
 
     def expire(self, name: str) -> None:
-        """Delete all records, and let the retention say that this is right."""
-        stream = self.stream(name)
-        stream.retention_period_hours = 0
-        for shard in stream.shards.values():
+        """Let 25 hours pass, after which all records have expired."""
+        FAULTS.clock_s += 25 * 3600
+        for shard in self.stream(name).shards.values():
             shard.records = OrderedDict()
 
     def forget_closed(self, name: str) -> None:
@@ -191,15 +219,8 @@ def serve() -> Iterator[KinesisServer]:
     server.start()
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
-    client = boto3.client(
-        "kinesis",
-        region_name=REGION,
-        endpoint_url=url,
-        aws_access_key_id=LOGIN["accessKeyId"],
-        aws_secret_access_key=LOGIN["secretAccessKey"],
-    )
     try:
-        yield KinesisServer(url, client)
+        yield KinesisServer(url)
     finally:
         server.stop()
 

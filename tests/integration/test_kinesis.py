@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.cli.main import run as headrace
 from headrace.contracts.rejected import COLUMNS
 from headrace.observe.quarantine import RowFilter
 from headrace.plan.explain import Explanation
@@ -42,6 +43,29 @@ def clicks():
 """
 
 
+TWO = """
+import json
+import headrace as hr
+
+coordinates = json.dumps({name: f"_source.{name}" for name in ("stream", "shard", "record_number")})
+
+@hr.table(table_properties={"headrace.coordinates": coordinates})
+def clicks():
+    one, two = (hr.read_kinesis(name, format="text") for name in ("STREAM", "STREAM_more"))
+    return one.union(two)
+"""
+
+
+TWICE = """
+import headrace as hr
+
+@hr.table
+def clicks():
+    rows = hr.read_kinesis("STREAM", format="json", schema="id LONG")
+    return rows.union(rows.selectExpr("id + 1000 AS id", "_source"))
+"""
+
+
 @pytest.fixture
 def site(tmp_path: Path, kinesis_server: KinesisServer) -> StreamSite:
     return StreamSite(tmp_path / "site", kinesis_server)
@@ -50,7 +74,7 @@ def site(tmp_path: Path, kinesis_server: KinesisServer) -> StreamSite:
 @pytest.fixture(autouse=True)
 def no_faults() -> Iterator[None]:
     yield
-    FAULTS.codes, FAULTS.empty = [], 0
+    FAULTS.end()
 
 
 def test_raw_records_have_their_coordinates_and_aggregates_are_taken_apart(site: StreamSite) -> None:
@@ -284,16 +308,10 @@ def test_a_test_gives_the_rows_of_a_stream(site: StreamSite) -> None:
 
 
 def test_two_streams_of_one_query_are_told_apart(site: StreamSite) -> None:
-    """Their shards have the same numbers."""
+    """Their shards have the same numbers, so the table says which columns have the coordinates."""
     other = f"{site.stream}_more"
     site.server.create(other, 2)
-    site.write(
-        RAW.replace(
-            'return hr.read_kinesis("STREAM"{more})',
-            'return hr.read_kinesis("STREAM", format="text").union('
-            f'hr.read_kinesis("{other}", format="text"))',
-        )
-    )
+    site.write(TWO)
     for stream in (site.stream, other):
         site.server.put(stream, *((f"k{n}", stream.encode()) for n in range(20)))
     site.run_well()
@@ -302,6 +320,60 @@ def test_two_streams_of_one_query_are_told_apart(site: StreamSite) -> None:
     rows = site.rows()
     assert len(rows) == 60 and all(row["value"] == row["_source"]["stream"] for row in rows)
     assert site.verdicts() == {"ranges": "proven", "counts": "proven", "records": "proven"}
+
+
+def test_a_record_that_fails_is_left_out_of_its_stream_only(site: StreamSite) -> None:
+    """Two regions have streams of one name, so their records have the same coordinates."""
+    other = site.server.in_region("us-east-1")
+    other.create_stream(StreamName=site.stream, ShardCount=2)
+    read = f'hr.read_kinesis("{site.stream}"{{more}}).selectExpr("CAST(CAST(data AS STRING) AS INT) AS id")'
+    union = ".union(".join((read.format(more=""), read.format(more=', region="us-east-1"')))
+    site.write(f"import headrace as hr\n\n@hr.table\ndef clicks():\n    return {union})\n")
+    site.server.put(site.stream, *((f"k{n}", str(n).encode()) for n in range(20)))
+    values = [b"seven" if n == 7 else str(100 + n).encode() for n in range(20)]
+    records = [{"PartitionKey": f"k{n}", "Data": value} for n, value in enumerate(values)]
+    other.put_records(StreamName=site.stream, Records=records)
+    site.run_well()
+    assert site.ids() == [*range(20), *(100 + n for n in range(20) if n != 7)]
+
+
+def test_a_stream_that_a_query_reads_twice_gives_its_records_to_both_reads(site: StreamSite) -> None:
+    site.write(TWICE)
+    site.put(20)
+    site.run_well()
+    site.server.split(site.stream)
+    site.put(20)
+    site.run_well()
+    assert site.ids() == [*site.put_ids, *(1000 + one for one in site.put_ids)]
+
+
+def test_the_command_line_resets_and_refreshes_a_flow_and_refuses_a_preview(
+    site: StreamSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*command: str) -> tuple[int, str]:
+        code = headrace([*command, "--project", str(site.root)])
+        done = capsys.readouterr()
+        return code, done.out + done.err
+
+    site.put(5)
+    code, text = call("preview", "clicks")
+    assert code == 2 and f"a preview cannot read the Kinesis stream `{site.stream}`" in text
+    assert call("run")[0] == 0
+    site.server.split(site.stream)
+    site.put(5)
+    code, text = call("reset", "clicks", "--yes")
+    assert code == 0, text
+    assert call("run")[0] == 0
+    site.check()
+    code, text = call("reset", "clicks", "--from", "earliest", "--yes")
+    assert code == 2 and "START_INVALID" in text
+    code, text = call("full-refresh", "clicks", "--yes")
+    assert code == 1 and f"reads what the stream {site.stream} still has" in " ".join(text.split()), text
+    code, text = call("full-refresh", "clicks", "--accept-loss", "clicks", "--yes")
+    assert code == 0, text
+    site.put(5)
+    assert call("run", "--full-refresh", "clicks", "--accept-loss", "clicks")[0] == 0
+    site.check()
 
 
 def test_a_role_is_assumed(site: StreamSite) -> None:

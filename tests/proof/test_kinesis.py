@@ -30,7 +30,7 @@ def site(tmp_path: Path, kinesis_server: KinesisServer) -> StreamSite:
 @pytest.fixture(autouse=True)
 def no_faults() -> Iterator[None]:
     yield
-    FAULTS.codes, FAULTS.empty = [], 0
+    FAULTS.end()
 
 
 def test_a_kill_at_any_point_loses_and_doubles_nothing(site: StreamSite) -> None:
@@ -101,6 +101,46 @@ def test_the_records_of_a_key_stay_in_order_across_a_split(site: StreamSite) -> 
     assert last
 
 
+def test_of_two_drivers_one_is_refused_and_the_other_reads_each_record_once(site: StreamSite) -> None:
+    site.put(10)
+    with start(site, pause=("before-commit", 1)) as driver:  # type: ignore[arg-type]
+        driver.wait_at("before-commit")
+        assert site.error().code == "SECOND_DRIVER"
+        driver.go_on("before-commit")
+        assert driver.end() == 0
+    site.check()
+
+
+@pytest.mark.parametrize("harm", ["removed", "cut", "swapped"])
+def test_harmed_files_of_kept_rows_are_not_read(site: StreamSite, harm: str, monkeypatch: Any) -> None:
+    """The batch reads the stream again. Two shards have the same number of records here."""
+    monkeypatch.setenv("TMPDIR", str(site.root))
+    monkeypatch.setenv("HEADRACE_ENGINE", "off")
+    for one in site.server.open_shards(site.stream):
+        keys = [{"ExplicitHashKey": str(one.starting_hash), "PartitionKey": "k"}] * 20
+        ids = range(len(site.put_ids), len(site.put_ids) + 20)
+        records = [
+            {**key, "Data": json.dumps({"id": id}).encode()} for key, id in zip(keys, ids, strict=True)
+        ]
+        site.server.client.put_records(StreamName=site.stream, Records=records)
+        site.put_ids += ids
+    with start(site, pause=("batch-start", 1)) as driver:  # type: ignore[arg-type]
+        driver.wait_at("batch-start")
+        one, two = site.root.glob("headrace-kinesis-*/*.arrow")
+        match harm:
+            case "removed":
+                one.unlink()
+            case "cut":
+                one.write_bytes(one.read_bytes()[:-200])
+            case "swapped":
+                held = one.read_bytes()
+                one.write_bytes(two.read_bytes())
+                two.write_bytes(held)
+        driver.go_on("batch-start")
+        assert driver.end() == 0, driver.said()
+    site.check()
+
+
 def test_throttled_and_empty_pages_and_expired_iterators_lose_and_double_nothing(site: StreamSite) -> None:
     site.put(100)
     FAULTS.codes = [
@@ -168,10 +208,7 @@ def test_records_that_expired_are_refused_or_recorded_as_lost(site: StreamSite) 
     assert site.ids() == site.put_ids
 
     site.write_spec(on_data_loss="record")
-    begun = site.run()
-    # With such a retention, whatever was read just now counts as expired.
-    assert begun.outcome in ("completed", "failed")
-    site.server.stream(site.stream).retention_period_hours = 24
+    site.run_well()
     new = [json.dumps({"id": one}).encode() for one in (100, 101, 102)]
     site.server.put(site.stream, *((f"key-{n}", one) for n, one in enumerate(new)))
     site.run_well()
@@ -188,6 +225,29 @@ def test_a_shard_that_vanished_unread_is_refused(site: StreamSite) -> None:
     site.server.forget_closed(site.stream)
     refused = site.error()
     assert refused.code == "OFFSETS_EXPIRED"
+
+
+def test_shards_that_came_and_expired_while_the_flow_was_stopped_are_a_loss(
+    tmp_path: Path, kinesis_server: KinesisServer
+) -> None:
+    """The flow has read their parent to its end, and Kinesis lists none of them any more."""
+    site = StreamSite(tmp_path / "site", kinesis_server, shards=1)
+    site.put(20)
+    site.server.split(site.stream)
+    site.run_well()
+    site.put(20)
+    site.server.split(site.stream)
+    site.server.split(site.stream)
+    site.server.expire(site.stream)
+    site.server.forget_closed(site.stream)
+    new = list(range(100, 120))
+    site.server.put(site.stream, *((f"key-{one}", json.dumps({"id": one}).encode()) for one in new))
+    assert site.error().code == "OFFSETS_EXPIRED"
+    site.write_spec(on_data_loss="record")
+    for _ in range(2):
+        site.run_well()
+        assert site.ids() == [*range(20), *new]
+    assert site.proof()["grades"]["ranges"]["figures"]["lost"] == 4
 
 
 def test_parents_that_were_read_and_have_expired_are_not_read_again(site: StreamSite) -> None:

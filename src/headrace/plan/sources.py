@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from headrace.plan.resolver import Resolved
 
 
-Treat = Callable[["DataFrame", SourceKind], "DataFrame"]  # changes the records of a source of the given kind
+Treat = Callable[["DataFrame", SourceKind, "Source | None"], "DataFrame"]
+"""Changes the records of a source of the given kind; of a stand-in without a source in a test."""
 
 
 def evaluate_ranges(
@@ -76,13 +77,13 @@ def evaluate_ranges(
     def stand_in(read: SourceRead) -> DataFrame | None:
         given = None if stand_ins is None else stand_ins(read, ranges)
         is_source = given is not None and read.request.streaming and not given.isStreaming
-        return treat(given, kind_for(read.request.format)) if is_source and treat is not None else given
+        return treat(given, kind_for(read.request.format), None) if is_source and treat is not None else given
 
     def records_of(source: Source, read: SourceRead) -> DataFrame | None:
         if not source.rereads:
             return None
         records = source.read_range(read, known.get(source.index), checkpoint)
-        return records if treat is None else treat(records, kind_of(source.kind))
+        return records if treat is None else treat(records, kind_of(source.kind), source)
 
     return _evaluate(session, planned, plan, records_of, stand_in)
 

@@ -27,6 +27,7 @@ from headrace.sources.kind import SourceKind
 from headrace.sources.parts import ONE_FILE_EACH, FilePart, Part
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import kind_of
+from headrace.sources.source import Source
 from headrace.storage.location import Location
 
 _LOG = logging.getLogger(__name__)
@@ -166,8 +167,12 @@ class RecordSearch:
             raise failure
         records = [one.record for one in found]
 
-        def leave_out(frame: DataFrame, kind: SourceKind) -> DataFrame:
-            return kind.leave_out(frame, records)
+        reads = {one.index: one.read for one in planned.sources}
+
+        def leave_out(frame: DataFrame, kind: SourceKind, source: Source | None) -> DataFrame:
+            # Two clusters or regions can have records with the same coordinates.
+            own = [one for one in records if source is None or reads[one.source] == source.read]
+            return kind.leave_out(frame, own)
 
         kept = ranges_of(_without(records, parts), ranges)
         rows = self.build_ranges(session, planned, kept, self.checkpoint, treat=leave_out)
@@ -199,7 +204,7 @@ class RecordSearch:
 
         only = ranges_of([raising.record], self.as_records(ranges))
 
-        def keep(frame: DataFrame, kind: SourceKind) -> DataFrame:
+        def keep(frame: DataFrame, kind: SourceKind, _: Source | None) -> DataFrame:
             # A source that has no part of the range gives no rows.
             if kind.name == only[0].kind:
                 records.append(kind.as_record(frame, raising.record))

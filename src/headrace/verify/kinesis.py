@@ -1,8 +1,8 @@
 """Sources that read Kinesis streams: the records that the stream still holds, against the rows of a table.
 
-A commit has the number of the next record and the sequence number of the last one, for each shard. The shard
-is read from its first record on: where one of these sequence numbers is, the numbers of the records around it
-are known.
+For each shard, a commit has the number of the next record and the sequence number of the last one. The proof
+reads the shard from its first record on, and counts. A record whose sequence number a commit has shows which
+count belongs to which number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAUSE_S = 0.2
 """Kinesis allows five requests a second for each shard."""
 
 KinesisAccess = Callable[[Mapping[str, Any]], tuple[Any, Mapping[str, str]]]
-"""A client of boto3 for the identity of a source, and what names the stream in a request."""
+"""A client of boto3 for the identity of a source, and the parameter that names the stream in requests."""
 
 
 class KinesisRange(SourceRange):
@@ -56,7 +56,7 @@ class KinesisRange(SourceRange):
         return str(self.identity["id"])
 
     def spans_of(self, shard: int) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """The start and the end of what was read of a shard, as the commit has them."""
+        """The start and the end of a shard in this range, as the commit has them."""
         for stream, shards in self.until.items():
             if (end := shards.get(str(shard))) is not None:
                 yield (self.start or {}).get(stream, {}).get(str(shard), {"number": 0}), end
@@ -64,7 +64,7 @@ class KinesisRange(SourceRange):
 
 @dataclass
 class _Shard:
-    """What a shard holds: how many records there are up to each sequence number that commits name."""
+    """The records that a shard holds, counted up to each sequence number that a commit has."""
 
     total: int = 0
     counts: dict[str, int] = field(default_factory=dict)
@@ -84,13 +84,13 @@ class KinesisReader(SourceReader):
         self._streams: dict[str, Mapping[int, _Shard] | str] = {}
 
     def _shards(self, lineage: Lineage) -> Mapping[Partition, _Shard] | str:
-        """The shards of the streams of a flow; or why a stream does not answer."""
+        """The shards of the streams of a flow; or the reason why a stream was not read."""
         found: dict[Partition, _Shard] = {}
         streams: set[str] = set()
         for identity in {one.key: one.identity for one in lineage.last_sources}.values():
             key, stream = str(identity["id"]), str(identity["stream"])
             if stream in streams:
-                return f"it reads several streams {stream}, which its rows do not tell apart"
+                return f"it reads several streams {stream}, and its rows do not say from which one they are"
             streams.add(stream)
             if key not in self._streams:
                 self._streams[key] = self._read(key, identity)
@@ -122,7 +122,7 @@ class KinesisReader(SourceReader):
                 for number, name in sorted(listed.items())
             }
         except Exception as error:
-            # Whatever a client of AWS raises: the proof says that the stream was not compared.
+            # The clients of AWS raise many classes. The proof says that the stream was not compared.
             reason = re.sub(r"\s+", " ", str(error))
             return f"the stream {identity['stream']} does not answer: {reason}"
 
@@ -156,7 +156,8 @@ class KinesisReader(SourceReader):
     def _anchors(
         self, lineage: Lineage, partition: Partition, identity: str | None, held: _Shard
     ) -> list[tuple[int, int]]:
-        """The numbers that commits give to records of a shard, with the records that it holds before them."""
+        """For each sequence number of a commit that the shard holds: the number of the next record by the
+        commit, and the count of records up to there."""
         found = {
             (int(end["number"]), held.counts[end["sequence"]])
             for source in lineage.sources
@@ -178,13 +179,13 @@ class KinesisReader(SourceReader):
         return unread
 
     def find(self, evidence: Evidence, asked: Mapping[Partition, Spans]) -> Mapping[Partition, Found] | None:
-        # Numbers have no gaps; `judge_ranges` compares them with the records that are there.
+        # Record numbers have no gaps. `judge_ranges` compares them with the records of the stream.
         return {partition: Found(spans) for partition, spans in asked.items()}
 
     def judge_ranges(
         self, evidence: Evidence, lineage: Lineage, logs: Sequence[CheckpointLog], ranges: GradeReport
     ) -> GradeReport:
-        """With the records of each range counted, as far as the stream holds them."""
+        """Count the records of each range that the stream still holds."""
         shards = self._shards(lineage)
         if isinstance(shards, str):
             return ranges
@@ -203,7 +204,7 @@ class KinesisReader(SourceReader):
 def _compare(
     partition: Partition, held: _Shard, start: Mapping[str, Any], end: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """The difference of a range and what the shard holds between its two sequence numbers."""
+    """A finding if the shard has more or fewer records between the two sequence numbers of a range."""
     low, high = int(start["number"]), int(end["number"])
     first, last = start.get("sequence"), end.get("sequence")
     if last is None or last == first or held.first is None or int(last) < held.first:

@@ -1,7 +1,7 @@
-"""Takes apart the records that the Kinesis Producer Library has put into one: a small protobuf message.
+"""Takes apart aggregates: records that the Kinesis Producer Library has put into one Kinesis record.
 
-The format: four magic bytes, a message ``AggregatedRecord``, and the MD5 of that message. A record with the
-magic bytes whose sum or message is wrong was not written by the library, and is one record.
+The format: four magic bytes, a protobuf message ``AggregatedRecord``, and the MD5 of that message. If the sum
+or the message is wrong, the library did not write the record, and it counts as one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UserRecord:
 
 
 def take_apart(data: bytes, partition_key: str) -> list[UserRecord]:
-    """The records of a Kinesis record: those of an aggregate, else the record itself.
+    """The records of an aggregate; of any other Kinesis record, the record itself.
 
     Example:
         >>> take_apart(b"one", "key")
@@ -39,7 +39,7 @@ def take_apart(data: bytes, partition_key: str) -> list[UserRecord]:
         found = list(_records(message))
     except (ValueError, IndexError):
         found = []
-    # Without any record, or with fields of another message, it is data of the user's.
+    # An empty message, or one with other fields, is data of the user.
     return found or [UserRecord(partition_key, data)]
 
 
@@ -79,7 +79,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number at a place of a message, and the place behind it."""
+    """The number at an index of a message, and the index after it."""
     value = shift = 0
     while True:
         byte = message[at]

@@ -1,4 +1,4 @@
-"""The clients with which a command or an update asks for streams."""
+"""The clients of boto3 with which a command or an update reads streams."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _LOGIN = ("access_key_id", "secret_access_key", "session_token", "profile")
 
 
 def connect(settings: AwsSettings, stream: str, given: Mapping[str, str | None]) -> StreamConnection:
-    """The connection to a stream: what a reader gives, else what the spec has; an ARN names the region."""
+    """The connection to a stream: the arguments of a reader, then the settings of the spec. An ARN has the
+    region."""
     chosen = {name: value for name, value in vars(settings).items() if value is not None}
     if stream.startswith("arn:"):
         chosen |= {"arn": stream, "region": stream.split(":")[3]}
     chosen |= {name: value for name, value in given.items() if value is not None}
-    # Spark's processes may have been started with other variables.
+    # The processes of Spark may have other environment variables.
     known = {"region": os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")}
     if not chosen.keys() & {"access_key_id", "profile"}:
         known |= {name: os.environ.get(f"AWS_{name.upper()}") for name in _LOGIN}
@@ -38,7 +39,7 @@ def connect_again(settings: AwsSettings, identity: Mapping[str, Any]) -> StreamC
 
 
 def reach_stream(settings: AwsSettings, identity: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:
-    """A client for a stream that a flow has read, and what names the stream in a request."""
+    """A client for a stream that a flow has read, and the parameter that names the stream in requests."""
     connection = connect_again(settings, identity)
     return connection.open(), connection.names
 
@@ -69,7 +70,7 @@ class KinesisClients(Client):
             return self._clients[key]
 
     def know(self, id: str, connection: StreamConnection) -> None:
-        """Take note of the connection to a stream, with its login."""
+        """Remember the connection to a stream, with its login."""
         self._known[id] = connection
 
     def at(self, identity: Mapping[str, Any]) -> StreamConnection:

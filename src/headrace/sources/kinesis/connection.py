@@ -36,7 +36,7 @@ _MARKED = re.compile(re.escape(_MARK) + r"(\{.*?\})(?:\s*$|\s*\n)", re.MULTILINE
 
 @dataclass(frozen=True, kw_only=True)
 class StreamConnection:
-    """How a stream is reached. AWS's environment variables and files decide what has no value here."""
+    """How a stream is reached. AWS's environment variables and files give the values that are missing."""
 
     stream: str  # the name
     arn: str | None = None  # the ARN, for a stream of another account
@@ -60,12 +60,12 @@ class StreamConnection:
 
     @property
     def names(self) -> dict[str, str]:
-        """What names the stream in a request."""
+        """The parameter that names the stream in requests."""
         return {"StreamName": self.stream} if self.arn is None else {"StreamARN": self.arn}
 
     @property
     def place(self) -> str:
-        """Where the stream is, in words."""
+        """The region and the endpoint of the stream, for messages."""
         region = self.region or "the default region"
         return region if self.endpoint is None else f"{region} at {self.endpoint.rpartition('@')[2]}"
 
@@ -104,7 +104,7 @@ class StreamConnection:
 
         from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 
-        # An own endpoint serves the tokens, too.
+        # The server at an endpoint also gives the tokens of the role.
         create = partial(session.create_client, region_name=self.region, endpoint_url=self.endpoint)
         fetcher = AssumeRoleCredentialFetcher(
             create, session.get_credentials(), self.role_arn, extra_args={"RoleSessionName": _SESSION_NAME}
@@ -158,7 +158,7 @@ class StreamConnection:
                 facts=facts,
                 remedies=(
                     "allow kinesis:DescribeStreamSummary, ListShards, GetShardIterator and GetRecords",
-                    "or use others: kinesis: {profile: ..} or {role_arn: ..} in headrace.yml, or AWS_PROFILE",
+                    "or use other credentials: AWS_PROFILE, or kinesis: {profile: ..} or {role_arn: ..}",
                 ),
                 params=params,
             )

@@ -96,7 +96,8 @@ class StreamReader(_SpanReader, DataSourceStreamReader, SupportsTriggerAvailable
     def initialOffset(self) -> dict[str, Any]:
         """The start of a stateful query; that of other flows is in their checkpoints.
 
-        Spark asks again if the first batch is repeated. The numbers of records tell whether it has the same.
+        Spark calls this again if the first batch is repeated. The batch then fails unless it finds as many
+        records as it did before.
         """
         with carried():
             return start_again(self.planner.roots(), self.connection.stream, self._starts).to_json()
@@ -169,7 +170,7 @@ def to_batch(rows: Sequence[Row], schema: Any) -> pa.RecordBatch:
 
 
 class RowCache:
-    """Files with the rows that plans have read, for the tasks of this machine; a folder for each process."""
+    """Files with the rows that plans have read, for tasks on the same machine. Each process has a folder."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -215,7 +216,7 @@ class RowCache:
 
 
 def _load(partition: Span) -> Iterator[pa.RecordBatch] | None:
-    """The rows that a plan has kept; ``None`` if they are not on this machine, or are not whole."""
+    """The rows that a plan has kept; ``None`` if this machine has no such file, or it is damaged."""
     import pyarrow as pa
 
     if partition.cached is None:
@@ -225,8 +226,12 @@ def _load(partition: Span) -> Iterator[pa.RecordBatch] | None:
             table = pa.ipc.open_file(source).read_all()
     except (OSError, pa.ArrowInvalid):
         return None
-    is_whole = table.num_rows == partition.end.number - partition.start.number
-    return iter(table.to_batches()) if is_whole else None
+    end = partition.end
+    if table.num_rows != end.number - partition.start.number:
+        return None
+    last = table.slice(table.num_rows - 1).select(["shard", "record_number", "sequence_number"])
+    is_it = [column[0].as_py() for column in last] == [partition.shard, end.number - 1, end.sequence]
+    return iter(table.to_batches()) if is_it else None
 
 
 def _remove_left() -> None:

@@ -12,14 +12,14 @@ from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.model.texts import moment_text
 from headrace.sources.kinesis.position import KinesisPosition, ShardPosition, shard_id
-from headrace.sources.kinesis.shards import StreamLook
+from headrace.sources.kinesis.shards import StreamLook, join, roots_of
 from headrace.state.facts import FlowFacts, History, Losses, NextPosition, ReadBefore, SourceFacts
 from headrace.state.starting_positions import require_whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class KinesisFacts(SourceFacts):
-    """What Kinesis says of the stream of one source."""
+    """The stream of one source, as Kinesis describes it now."""
 
     keys = ("id",)
 
@@ -40,18 +40,16 @@ class KinesisFacts(SourceFacts):
         raise stream_recreated(flow.flow, flow.location, self.stream, known["id"], now["id"])
 
     def first_position(self) -> KinesisPosition:
-        """Where a flow starts that has read nothing. It is fixed here: a flow that starts at the end of the
-        stream then reads all records that arrive from now on."""
+        """Where a flow that has read nothing starts. `latest` becomes a time here: the flow then reads all
+        records that arrive from now on, also if its first batch comes later."""
         return self._start(self.starts_ms)
 
     def _start(self, since_ms: int | None) -> KinesisPosition:
-        listed = self.look.shards
-        # What arrived before the horizon was never promised. The rest must be read before it expires.
+        # Records from before the horizon may be gone. Later ones must be read before they expire.
         is_held = since_ms is not None and since_ms >= self.look.horizon_ms
         seen_ms = since_ms if is_held else self.look.now_ms
-        roots = (number for number, one in listed.items() if not any(p in listed for p in one.parents))
-        start = ShardPosition(since_ms=since_ms, seen_ms=seen_ms)
-        return KinesisPosition(self.stream, dict.fromkeys(roots, start))
+        start = ShardPosition(since_ms=since_ms, seen_ms=seen_ms, retention_ms=self.look.retention_ms)
+        return KinesisPosition(self.stream, dict.fromkeys(roots_of(self.look.shards), start))
 
     def next_position(self, flow: FlowFacts, history: History) -> NextPosition:
         reads = self.last_reads(history)
@@ -65,40 +63,53 @@ class KinesisFacts(SourceFacts):
     def check_position(
         self, flow: FlowFacts, history: History, position: Position, *, continues: bool
     ) -> tuple[Position, Losses]:
-        """Skip records that the stream has lost. Nobody can tell how many they are: one number stands for
-        each gap."""
+        """Skip records that the stream has lost. Their number is not known, so each gap counts as one."""
         assert isinstance(position, KinesisPosition)
-        found = dict(position.shards)
-        losses: list[dict[str, Any]] = []
-        for number, one in position.shards.items():
-            if one.closed or not self._is_lost(number, one):
-                continue
-            losses.append(
-                {
-                    "source": self.source.index,
-                    "stream": self.stream,
-                    "shard": number,
-                    "from": one.number,
-                    "until": one.number + 1,
-                }
-            )
-            found[number] = self._after_loss(number, one)
-        if not losses:
+        # With the children of shards that were read to their end.
+        known = join(position, self.look.shards)
+        lost = [number for number, one in known.items() if self._is_lost(position, number, one)]
+        if not lost:
             return position, ()
+        losses = tuple(
+            {
+                "source": self.source.index,
+                "stream": self.stream,
+                "shard": number,
+                "from": known[number].number,
+                "until": known[number].number + 1,
+            }
+            for number in lost
+        )
         if (self.on_data_loss or flow.on_data_loss) == "refuse":
-            raise _expired(flow, position, losses)
-        return position.with_shards(found), tuple(losses)
+            raise _expired(flow, position.with_shards(known), losses)
+        return position.with_shards({**known, **{n: self._after_loss(n, known[n]) for n in lost}}), losses
 
-    def _is_lost(self, shard: int, one: ShardPosition) -> bool:
-        if shard not in self.look.shards:
+    def _is_lost(self, position: KinesisPosition, shard: int, one: ShardPosition) -> bool:
+        """Whether records may have expired between a position of a shard and the first record that it has."""
+        listed = self.look.shards.get(shard)
+        if one.closed or listed is None:
+            return not one.closed
+        if shard not in position.shards and not any(parent in position.shards for parent in listed.parents):
+            # Its parents were created and have expired since the flow was stopped.
             return True
-        return one.seen_ms is not None and one.seen_ms < self.look.horizon_ms
+        # A longer retention does not bring expired records back.
+        retention_ms = min(one.retention_ms or self.look.retention_ms, self.look.retention_ms)
+        return one.seen_ms is not None and one.seen_ms < self.look.now_ms - retention_ms
 
     def _after_loss(self, shard: int, one: ShardPosition) -> ShardPosition:
-        horizon = self.look.horizon_ms
-        moved = ShardPosition(number=one.number + 1, since_ms=horizon, seen_ms=horizon)
-        # Kinesis lists a shard until its last record has expired.
-        return moved if shard in self.look.shards else replace(moved, closed=True)
+        look = self.look
+        if one.seen_ms is not None and one.seen_ms >= look.horizon_ms and shard in look.shards:
+            # Under the longer retention, no record behind the position expires.
+            return replace(one, number=one.number + 1, retention_ms=look.retention_ms)
+        # As at a first start, records from before the horizon may be gone. Kinesis lists a shard until its
+        # last record has expired.
+        return ShardPosition(
+            number=one.number + 1,
+            since_ms=look.horizon_ms,
+            seen_ms=look.now_ms,
+            retention_ms=look.retention_ms,
+            closed=shard not in look.shards,
+        )
 
 
 def stream_recreated(
@@ -118,13 +129,10 @@ def stream_recreated(
     )
 
 
-def _expired(
-    flow: FlowFacts, position: KinesisPosition, losses: list[dict[str, Any]]
-) -> errors.OffsetsExpiredError:
+def _expired(flow: FlowFacts, position: KinesisPosition, losses: Losses) -> errors.OffsetsExpiredError:
     read = [_read_until(one, position.shards[one["shard"]]) for one in losses]
     return errors.OffsetsExpiredError(
-        f"flow {flow.flow}: records of the stream `{position.stream}` may have expired that the flow has not "
-        "read yet",
+        f"flow {flow.flow}: unread records of the stream `{position.stream}` may have expired",
         location=flow.location,
         facts=(*read, "nothing was read or written"),
         remedies=(
@@ -132,12 +140,12 @@ def _expired(
             'on_data_loss="record" in read_kinesis, then run again:   headrace run',
             "keep records for longer from now on:   aws kinesis increase-stream-retention-period",
         ),
-        params={"flow": flow.flow, "losses": losses},
+        params={"flow": flow.flow, "losses": list(losses)},
     )
 
 
 def _read_until(loss: Mapping[str, Any], one: ShardPosition) -> str:
     read = (
-        "nothing of it was read" if one.seen_ms is None else f"it was read up to {moment_text(one.seen_ms)}"
+        "nothing was read of it" if one.seen_ms is None else f"it was read up to {moment_text(one.seen_ms)}"
     )
     return f"{shard_id(loss['shard'])}: {read}"

@@ -1,4 +1,4 @@
-"""The kind of Kinesis sources: what is known of them from a checkpoint or a commit alone."""
+"""The kind of Kinesis sources: the answers that need only a checkpoint or a commit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from headrace.errors import HeadraceError, SourceLocation
+from headrace.errors import HeadraceError, SourceLocation, SourceUnsupportedError
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sources.bad_records import SCHEMA_MARK, SCHEMA_NUMBER, VALUE_LIMIT, schema_mark
@@ -29,6 +29,9 @@ from headrace.sources.requests import (
     Reader,
     ReaderDefaults,
     ReadRequest,
+    Sample,
+    Sampling,
+    SourceRead,
     StreamRead,
     Systems,
     Unrecoverable,
@@ -39,7 +42,7 @@ from headrace.state.facts import History
 from headrace.storage.location import Location
 
 _LAG_RECORDS = 1_000
-"""Records that a look at a shard asks for: flows share its five requests and 2 MB a second."""
+"""Records that a status asks a shard for: flows share its five requests and 2 MB a second."""
 
 
 class KinesisGuard(Guard):
@@ -82,6 +85,16 @@ class KinesisReader(Reader):
             return {LIMIT: str(defaults.record_limit or FIRST_RECORDS), ADAPTIVE: "adaptive"}
         return {}
 
+    def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
+        stream = StreamConnection.from_options(read.request.options).stream
+        raise SourceUnsupportedError(
+            f"a preview cannot read the Kinesis stream `{stream}`",
+            location=read.location,
+            facts=["Kinesis has no request for the newest records of a shard"],
+            remedies=["run the flow, and show the rows of its table:   headrace run"],
+            params={"format": "kinesis", "stream": stream},
+        )
+
 
 class KinesisKind(SourceKind):
     source = KinesisSource
@@ -119,7 +132,7 @@ class KinesisKind(SourceKind):
         self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
     ) -> Position:
         """Where a batch begins, with the shards that join in it, which are read from their first record on,
-        and those that Kinesis has forgotten since."""
+        and with shards that Kinesis no longer has."""
         assert isinstance(until, KinesisPosition)
         known = before.shards if isinstance(before, KinesisPosition) else {}
         first = {number: ShardPosition(since_ms=one.since_ms) for number, one in until.shards.items()}
@@ -140,8 +153,8 @@ class KinesisKind(SourceKind):
         return one.until.count_since(one.start)
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
-        """The records behind a range, as far as one page of each shard shows them, and how far the reading is
-        behind by the clock of Kinesis."""
+        """The records after a range, counted on one page of each shard, and how far the range is behind the
+        end of the stream by Kinesis' clock."""
         assert isinstance(one.until, KinesisPosition)
         clients = systems.client(KinesisClients)
         connection = clients.at(one.identity)
@@ -215,7 +228,7 @@ class KinesisKind(SourceKind):
 
 
 def _look_behind(pages: ShardPages) -> tuple[int, int]:
-    """The records on one page, and how far the page is behind the end of the shard, in milliseconds."""
+    """The records on one page, and the milliseconds from the page to the end of the shard."""
     page = pages.read(_LAG_RECORDS)
     count = sum(len(take_apart(one["Data"], one["PartitionKey"])) for one in page.records)
     return count, 0 if page.is_last or page.is_end else max(page.behind_ms, 1)

@@ -1,4 +1,4 @@
-"""How much the batches of a stream read, to choose how much the next one may read."""
+"""Measures the records of batches, to choose the limit of the next one."""
 
 from __future__ import annotations
 

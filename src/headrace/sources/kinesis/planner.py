@@ -1,4 +1,4 @@
-"""Plans the batches of a stream: Kinesis names no end, so the records of a batch are read ahead.
+"""Plans the batches of a stream. Kinesis does not tell where a shard ends, so a plan reads the records.
 
 Spark calls it in a Python process beside the driver, which lives as long as the query.
 """
@@ -12,20 +12,31 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from headrace import errors
+from headrace.model.texts import moment_text
 from headrace.sources.kinesis.connection import StreamConnection
-from headrace.sources.kinesis.position import KinesisPosition, ShardPosition
-from headrace.sources.kinesis.shards import ListedShard, Page, ShardPages, list_shards, look_at
+from headrace.sources.kinesis.position import KinesisPosition, ShardPosition, shard_id
+from headrace.sources.kinesis.shards import (
+    ListedShard,
+    Page,
+    ShardPages,
+    join,
+    list_shards,
+    look_at,
+    roots_of,
+)
 from headrace.sources.kinesis.spans import Row, rows_of
 
 _PLAN_S: Final = 10.0
 """How long a plan reads ahead; each shard gives at least one page."""
 _PLAN_BYTES: Final = 64 << 20
-"""The bytes that a plan reads, with those of the page that reaches this number."""
+"""A plan ends with the page that reaches this number of bytes."""
 _IDLE_S: Final = 1.0
-"""How often shards without new records are asked."""
+"""The pause between two plans of a stream without new records."""
 _RENEW_MS: Final = 3_600_000
-"""How old the time up to which a quiet shard was read may become: then a batch without rows renews it. After
-a pause, it tells whether records can have expired."""
+"""How old the time up to which a quiet shard was read may become in the table: then a batch without rows
+writes it again. The next start compares it with the retention."""
+_NEAR_MS: Final = 43_200_000
+"""How old unread records may become before each plan asks for the retention: half of the shortest one."""
 _MARGIN_MS: Final = 5_000
 """Arrival times are approximate, and the server's clock has seconds."""
 _THREADS: Final = 16
@@ -64,7 +75,8 @@ class Planner:
         self._done: set[int] = set()
         self._idle_until_s = 0.0
         look = look_at(self._client, connection, lists=False)
-        self._retention_ms = look.retention_ms
+        self._retention_ms, self._looked_ms = look.retention_ms, look.now_ms
+        self._horizon_ms = 0  # the time before which records may have been deleted since this planner began
         self._clock_ms = look.now_ms - time.time() * 1000
 
     @property
@@ -73,9 +85,8 @@ class Planner:
         return int(time.time() * 1000 + self._clock_ms)
 
     def roots(self) -> list[int]:
-        """The shards whose parents Kinesis does not have any more: a stream is read from them on."""
-        listed = list_shards(self._client, self._connection)
-        return [n for n, one in listed.items() if not any(parent in listed for parent in one.parents)]
+        """The shards whose parents Kinesis no longer has: a new flow starts with them."""
+        return roots_of(list_shards(self._client, self._connection))
 
     def end_now(self) -> None:
         """Plan no records that arrive from now on, as far as arrival times tell."""
@@ -86,39 +97,24 @@ class Planner:
         """The end of the next batch; the start itself if there is nothing to read."""
         if (pause := self._idle_until_s - time.monotonic()) > 0 and self._until_ms is None:
             time.sleep(pause)
-        joined = self._join(start)
+        joined = join(start, self._list(start))
         self._check_expired(joined)
         try:
             planned = self._read(joined, limit)
         except Exception:
-            # Shards of other threads have gone on.
+            # Other threads may have read their shards.
             self._readings.clear()
             raise
         ends = {**joined, **{shard: one.end for shard, one in planned.items()}}
         before = {shard: start.start_of(shard) for shard in ends}
         if not any(end.has_moved(before[shard]) for shard, end in ends.items()):
             self._idle_until_s = time.monotonic() + _IDLE_S
-            if not any(_is_stale(start.shards.get(shard), end) for shard, end in ends.items()):
+            if not any(_is_stale(joined[shard], end) for shard, end in ends.items()):
                 return start
         for shard, one in planned.items():
             if one.rows:
                 self._keeps.put(shard, joined[shard], one.end, one.rows)
         return start.with_shards(ends)
-
-    def _join(self, start: KinesisPosition) -> dict[int, ShardPosition]:
-        """The shards to read: without closed ones that Kinesis has forgotten, and with those whose parents
-        are read to their end."""
-        listed = self._list(start)
-        shards = {n: one for n, one in start.shards.items() if n in listed or not one.closed}
-        for number, shard in sorted(listed.items()):
-            if number in shards:
-                continue
-            # Parents that were neither read nor listed have expired before the flow began.
-            parents = [start.shards.get(n) for n in shard.parents if n in listed or n in start.shards]
-            known = [one for one in parents if one is not None and one.closed]
-            if len(known) == len(parents):
-                shards[number] = _child(known)
-        return shards
 
     def _list(self, start: KinesisPosition) -> Mapping[int, ListedShard]:
         """The shards of the stream: they change only when one of them is closed."""
@@ -132,15 +128,24 @@ class Planner:
         return any(one.closed and n in listed and n not in parents for n, one in start.shards.items())
 
     def _check_expired(self, shards: Mapping[int, ShardPosition]) -> None:
-        """Stop where Kinesis may have deleted records that were not read: the start of the flow says what is
-        lost."""
-        horizon_ms = self._now_ms - self._retention_ms
-        for number, one in shards.items():
-            current = self._current(number, one)
-            if not current.closed and current.seen_ms is not None and current.seen_ms < horizon_ms:
+        """Stop the flow if Kinesis may have deleted unread records. Its next start says which."""
+        current = {number: self._current(number, one) for number, one in shards.items()}
+        seen = {n: one.seen_ms for n, one in current.items() if not one.closed and one.seen_ms is not None}
+        now_ms = self._now_ms
+        # A retention that was raised does not bring expired records back.
+        self._horizon_ms = max(self._horizon_ms, now_ms - self._retention_ms)
+        if now_ms > min([self._looked_ms + _RENEW_MS, *(one + _NEAR_MS for one in seen.values())]):
+            look = look_at(self._client, self._connection, lists=False)
+            self._retention_ms, self._looked_ms = look.retention_ms, now_ms
+            self._horizon_ms = max(self._horizon_ms, now_ms - self._retention_ms)
+        for number, seen_ms in seen.items():
+            if seen_ms < self._horizon_ms:
                 raise errors.FlowInterruptedError(
                     f"records of the stream `{self._connection.stream}` have expired before they were read",
-                    facts=(f"shard {number} was read up to a time that its retention has passed",),
+                    facts=(
+                        f"{shard_id(number)}: it was read up to {moment_text(seen_ms)}; records from before "
+                        f"{moment_text(self._horizon_ms)} may have been deleted",
+                    ),
                     params={"stream": self._connection.stream, "shard": number},
                 )
 
@@ -173,7 +178,7 @@ class Planner:
                     moved = moved or found[number].end.has_moved(before)
                     if not self._is_finished(number, page):
                         waiting.append(number)
-                # A triggered run ends with a plan that has nothing: it must have asked all shards.
+                # An empty plan ends a triggered run, so it must have asked all shards.
                 is_late = time.monotonic() > deadline and (moved or self._until_ms is None)
                 if (left is not None and left <= 0) or size >= _PLAN_BYTES or is_late:
                     break
@@ -194,12 +199,12 @@ class Planner:
             found = rows_of(self._connection, shard, record, at.number)
             at = replace(at, sequence=record["SequenceNumber"], number=at.number + len(found))
             rows += found
-        # The children of a closed shard begin where it has ended, and not when this was noticed.
+        # The children of a closed shard begin when it ended, and not when the flow has noticed it.
         seen_ms = page.arrived_ms if page.is_end else page.until_ms
-        # The start of a flow has the time at which it was opened.
+        # Until its first record, a shard has the time at which the flow was opened.
         is_first = planned.end.sequence is None and bool(page.records)
         seen_ms = seen_ms if is_first else max(seen_ms, at.seen_ms or 0)
-        at = replace(at, seen_ms=seen_ms or None, closed=page.is_end)
+        at = replace(at, seen_ms=seen_ms or None, retention_ms=self._retention_ms, closed=page.is_end)
         planned.end = self._readings[shard].at = at
         planned.rows += rows
         return rows
@@ -214,18 +219,5 @@ class Planner:
         return finished
 
 
-def _child(parents: Sequence[ShardPosition]) -> ShardPosition:
-    """Where a shard begins whose parents are read: at its first record, or where the flow began."""
-    since = [one.since_ms for one in parents if one.since_ms is not None]
-    seen = [one.seen_ms for one in parents]
-    known = [one for one in seen if one is not None]
-    return ShardPosition(
-        since_ms=min(since, default=None),
-        seen_ms=min(known, default=None) if len(known) == len(seen) else None,
-    )
-
-
-def _is_stale(start: ShardPosition | None, end: ShardPosition) -> bool:
-    if start is None or end.closed or end.seen_ms is None:
-        return False
-    return end.seen_ms - (start.seen_ms or 0) > _RENEW_MS
+def _is_stale(start: ShardPosition, end: ShardPosition) -> bool:
+    return not end.closed and (end.seen_ms or 0) - (start.seen_ms or 0) > _RENEW_MS

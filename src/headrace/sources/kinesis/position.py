@@ -1,4 +1,4 @@
-"""Positions in Kinesis: the last record that was read of each shard, and the number of the next one."""
+"""Positions in a stream: the last record that was read of each shard, and the number of the next one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def shard_id(shard: int) -> str:
 class ShardPosition:
     sequence: str | None = None  # the sequence number of the last record that was read
     number: int = 0  # the number of the next record
-    since_ms: int | None = (
-        None  # without a sequence number: where the shard begins; ``None`` is its first record
-    )
+    # Without a sequence number: the time from which the shard is read; ``None`` is its first record
+    since_ms: int | None = None
     # The time up to which all records were read: Kinesis may delete what arrived before it
     seen_ms: int | None = None
+    retention_ms: int | None = None  # the retention of the stream then
     closed: bool = False  # whether the shard was split or merged, and is read to its end
-    skip: int = 0  # records behind the sequence number that are left out; only in parts of a range
+    skip: int = 0  # records after the sequence number that are skipped; only in parts of a range
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ShardPosition:
@@ -39,17 +39,24 @@ class ShardPosition:
             number=int(value["number"]),
             since_ms=value.get("since"),
             seen_ms=value.get("seen"),
+            retention_ms=value.get("retention"),
             closed=bool(value.get("closed", False)),
         )
 
     def to_json(self) -> dict[str, Any]:
-        given = {"since": self.since_ms, "seen": self.seen_ms, "closed": self.closed or None}
-        found = {"sequence": self.sequence, "number": self.number, **given}
+        found = {
+            "sequence": self.sequence,
+            "number": self.number,
+            "since": self.since_ms,
+            "seen": self.seen_ms,
+            "retention": self.retention_ms,
+            "closed": self.closed or None,
+        }
         return {name: value for name, value in found.items() if value is not None}
 
     @property
     def first(self) -> int:
-        """The number of the first record that is given."""
+        """The number of the first record that is read."""
         return self.number + self.skip
 
     def has_moved(self, start: ShardPosition) -> bool:
@@ -83,11 +90,11 @@ class KinesisPosition(Position):
         return replace(self, shards=shards)
 
     def start_of(self, shard: int) -> ShardPosition:
-        """The position of a shard at the start of a range; one that joins within it is not read yet."""
+        """The position of a shard at the start of a range; nothing was read of a shard that joins in it."""
         return self.shards.get(shard, ShardPosition())
 
     def since(self, start: Position | None) -> Iterator[tuple[int, ShardPosition, ShardPosition]]:
-        """The shards of which a range has records: the number, and where the records begin and end."""
+        """The shards that have records in a range: the number, and the start and the end of these records."""
         before = start if isinstance(start, KinesisPosition) else KinesisPosition(self.stream)
         for shard, end in sorted(self.shards.items()):
             first = before.start_of(shard)

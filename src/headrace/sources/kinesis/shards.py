@@ -1,4 +1,4 @@
-"""A stream as Kinesis describes it, and the pages of a shard behind a position."""
+"""A stream as Kinesis describes it, and the pages of a shard after a position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from headrace import errors
 from headrace.sources.kinesis.connection import StreamConnection
-from headrace.sources.kinesis.position import ShardPosition, shard_id
+from headrace.sources.kinesis.position import KinesisPosition, ShardPosition, shard_id
 
 _SHARD = re.compile(r"shardId-(\d+)")
 _MOST_RECORDS: Final = 10_000
@@ -20,18 +20,18 @@ _MOST_RECORDS: Final = 10_000
 _PAUSE_S: Final = 0.2
 """Kinesis allows five requests a second for each shard."""
 _THROTTLED_S: Final = 60.0
-"""How long one page is asked for while Kinesis throttles the shard."""
+"""How long the request for a page is repeated while Kinesis throttles the shard."""
 
 
 @dataclass(frozen=True)
 class ListedShard:
     number: int
-    parents: tuple[int, ...]  # the shards of which it was split off or merged
+    parents: tuple[int, ...]  # the shard that was split, or the shards that were merged
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamLook:
-    """What Kinesis says of a stream."""
+    """A stream as Kinesis describes it now."""
 
     arn: str
     created_ms: int
@@ -46,7 +46,7 @@ class StreamLook:
 
     @property
     def id(self) -> str:
-        """What tells the stream from one that is created later with the same name."""
+        """The id of the stream: a stream that is created later with the same name has another one."""
         return f"{self.arn}@{self.created_ms}"
 
 
@@ -58,7 +58,7 @@ def server_ms(response: Mapping[str, Any]) -> int:
 
 
 def look_at(client: Any, connection: StreamConnection, *, lists: bool = True) -> StreamLook:
-    """Ask for a stream. `lists`: whether its shards are asked for, too."""
+    """Ask Kinesis to describe the stream. `lists`: whether to ask for its shards, too."""
     with connection.explained():
         found = client.describe_stream_summary(**connection.names)
         summary = found["StreamDescriptionSummary"]
@@ -73,7 +73,7 @@ def look_at(client: Any, connection: StreamConnection, *, lists: bool = True) ->
 
 
 def list_shards(client: Any, connection: StreamConnection) -> dict[int, ListedShard]:
-    """The shards that Kinesis still has, with closed ones."""
+    """The shards that Kinesis still has, including closed ones."""
     found: dict[int, ListedShard] = {}
     request: dict[str, Any] = dict(connection.names)
     while True:
@@ -88,12 +88,45 @@ def list_shards(client: Any, connection: StreamConnection) -> dict[int, ListedSh
         request = {"NextToken": page["NextToken"]}
 
 
+def roots_of(listed: Mapping[int, ListedShard]) -> list[int]:
+    """The shards whose parents Kinesis no longer has: a new flow starts with them."""
+    return [n for n, one in listed.items() if not any(parent in listed for parent in one.parents)]
+
+
+def join(start: KinesisPosition, listed: Mapping[int, ListedShard]) -> dict[int, ShardPosition]:
+    """The shards to read from a position on: without closed shards that Kinesis no longer has, and with
+    shards whose parents were read to their end."""
+    shards = {n: one for n, one in start.shards.items() if n in listed or not one.closed}
+    for number, shard in sorted(listed.items()):
+        if number in shards:
+            continue
+        # Parents that were neither read nor listed have expired before the flow began.
+        parents = [start.shards.get(n) for n in shard.parents if n in listed or n in start.shards]
+        known = [one for one in parents if one is not None and one.closed]
+        if len(known) == len(parents):
+            shards[number] = _child(known)
+    return shards
+
+
+def _child(parents: Sequence[ShardPosition]) -> ShardPosition:
+    """The start of a shard whose parents were read: its first record, or the time of the flow's start."""
+    since, seen, retention = (
+        [value for one in parents if (value := getattr(one, name)) is not None]
+        for name in ("since_ms", "seen_ms", "retention_ms")
+    )
+    return ShardPosition(
+        since_ms=min(since, default=None),
+        seen_ms=min(seen) if seen and len(seen) == len(parents) else None,
+        retention_ms=min(retention, default=None),
+    )
+
+
 def _number(name: str) -> int:
     match = _SHARD.fullmatch(name)
     if match is None:
         raise errors.SourceUnsupportedError(
             f"the name of the shard `{name}` is not shardId-NUMBER",
-            remedies=["report it, with the server that the endpoint names"],
+            remedies=["report it, with the name of the server"],
             params={"shard": name},
         )
     return int(match[1])
@@ -101,11 +134,11 @@ def _number(name: str) -> int:
 
 @dataclass(frozen=True)
 class Page:
-    """Some records behind each other, as Kinesis gives them."""
+    """The answer to one request for records."""
 
     records: Sequence[Mapping[str, Any]]
-    # The time up to which the shard is read: all records that arrived before it are on this page or before. 0
-    # for a page without records that is not the last one: how far it is behind is known roughly only
+    # All records that arrived before this time are on this page or on earlier ones. 0 for an empty page that
+    # is not the last one: how far it is behind is only known roughly
     until_ms: int
     arrived_ms: int  # when the last record arrived; 0 without records
     is_last: bool  # whether there is no further record now
@@ -138,7 +171,7 @@ class ShardPages:
             self._last = records[-1]["SequenceNumber"]
         self._iterator = found.get("NextShardIterator")
         behind_ms = int(found.get("MillisBehindLatest") or 0)
-        # A page that ends at the limit says nothing of the records behind it.
+        # A full page does not say whether there are more records.
         is_last = behind_ms == 0 and len(records) < limit
         arrived_ms = _arrived_ms(records[-1]) if records else 0
         return Page(
@@ -151,7 +184,7 @@ class ShardPages:
         )
 
     def _get(self, limit: int) -> Any:
-        """One page. An iterator expires after five minutes; a new one begins behind the last record."""
+        """One page. An iterator expires after five minutes; a new one starts after the last record."""
         from botocore.exceptions import ClientError
 
         deadline = time.monotonic() + _THROTTLED_S
@@ -166,7 +199,7 @@ class ShardPages:
                 # A stream of another account is named in each request.
                 return self._client.get_records(ShardIterator=self._iterator, Limit=limit, **named)
             except ClientError as error:
-                # By the code: threads that ask at once make several classes of one error.
+                # By the code: boto3 makes several classes of one error if threads ask at the same time.
                 match error.response["Error"]["Code"]:
                     case "ExpiredIteratorException":
                         self._iterator = None

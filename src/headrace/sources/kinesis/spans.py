@@ -25,7 +25,7 @@ SCHEMA: Final = (
 
 
 _LOOKS: Final = 5
-"""How often a shard may say that it has no further record before a planned record is taken for lost."""
+"""How many pages may say that a shard has no further record before a planned record counts as lost."""
 
 
 class Row(NamedTuple):
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 def rows_of(connection: StreamConnection, shard: int, record: Mapping[str, Any], number: int) -> list[Row]:
-    """The rows of a Kinesis record, whose first one has a number."""
+    """The rows of a Kinesis record. `number`: the record number of the first row."""
     arrived = round(record["ApproximateArrivalTimestamp"].timestamp() * 1_000_000)
     return [
         Row(
@@ -109,8 +109,8 @@ def _gone(
 ) -> errors.OffsetsExpiredError:
     planned, found = end.number - start.number, number - start.number
     return errors.OffsetsExpiredError(
-        f"the stream `{connection.stream}` does not give the {planned:,} records of {shard_id(shard)} again "
-        "that a batch has planned to read",
+        f"the stream `{connection.stream}` no longer has the {planned:,} records of {shard_id(shard)} that a "
+        "batch has planned to read",
         facts=(
             f"records {start.number:,} to {end.number - 1:,}, up to the sequence number {end.sequence}; "
             f"found {found:,} there",

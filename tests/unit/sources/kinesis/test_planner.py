@@ -66,6 +66,15 @@ class Stream:
         self.at = end
         return True
 
+    def read_until(self, hours_ago: int) -> None:
+        """Let the flow have read the stream up to a time that is some hours ago."""
+        seen_ms = self.planner._now_ms - hours_ago * 3_600_000
+        self.at = self.at.with_shards(dict.fromkeys(self.at.shards, ShardPosition(seen_ms=seen_ms)))
+        self.planner._readings.clear()
+
+    def set_retention(self, hours: int) -> None:
+        self.server.stream(self.name).retention_period_hours = hours
+
     def drain(self, limit: int | None = None) -> None:
         self.planner.end_now()
         for _ in range(200):
@@ -78,7 +87,7 @@ class Stream:
 def stream(kinesis_server: KinesisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     monkeypatch.setattr("headrace.sources.kinesis.shards._PAUSE_S", 0.0)
     yield Stream(kinesis_server)
-    FAULTS.codes, FAULTS.empty = [], 0
+    FAULTS.end()
 
 
 STEPS = st.lists(
@@ -177,11 +186,50 @@ def test_a_quiet_stream_starts_no_batch_and_renews_its_time_once_an_hour(
 
 
 def test_a_flow_that_falls_behind_the_retention_stops(stream: Stream) -> None:
-    stream.send(5)
-    stream.drain()
-    stream.planner._retention_ms = -60_000
+    stream.read_until(hours_ago=25)
     with pytest.raises(FlowInterruptedError):
         stream.planner.plan(stream.at, None)
+
+
+def test_a_retention_that_is_shortened_during_a_run_stops_a_flow_that_is_behind(stream: Stream) -> None:
+    stream.set_retention(168)
+    stream.planner = stream.new_planner()
+    stream.read_until(hours_ago=30)
+    stream.planner.plan(stream.at, None)
+    stream.set_retention(24)
+    stream.read_until(hours_ago=30)
+    with pytest.raises(FlowInterruptedError):
+        stream.planner.plan(stream.at, None)
+
+
+def test_a_retention_that_is_raised_in_time_lets_a_flow_fall_further_behind(stream: Stream) -> None:
+    stream.read_until(hours_ago=20)
+    stream.set_retention(168)
+    stream.planner.plan(stream.at, None)
+    stream.planner._clock_ms += 10 * 3_600_000
+    stream.read_until(hours_ago=30)
+    stream.planner.plan(stream.at, None)
+
+
+def test_a_retention_that_is_raised_too_late_does_not_hide_expired_records(stream: Stream) -> None:
+    stream.read_until(hours_ago=30)
+    stream.set_retention(168)
+    with pytest.raises(FlowInterruptedError):
+        stream.planner.plan(stream.at, None)
+
+
+def test_quiet_children_renew_their_time_like_other_shards(
+    kinesis_server: KinesisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it stays that of their parent's last record, and the flow stops once the retention has passed."""
+    stream = Stream(kinesis_server, shards=1)
+    stream.send(5)
+    kinesis_server.split(stream.name)
+    stream.drain()
+    assert not stream.read()
+    monkeypatch.setattr(planner, "_RENEW_MS", -1)
+    stream.planner.end_now()
+    assert stream.read() and set(stream.at.shards) == {0, 1, 2}
 
 
 def test_a_limit_takes_whole_aggregates(stream: Stream) -> None:
