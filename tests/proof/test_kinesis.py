@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,40 @@ def test_records_that_expired_are_refused_or_recorded_as_lost(site: StreamSite) 
     assert proof["grades"]["ranges"]["verdict"] == "proven"
 
 
+def test_a_batch_that_failed_and_whose_records_have_expired_is_a_recorded_loss(
+    site: StreamSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.put(20)
+    site.run_well()
+    site.put(20)
+    monkeypatch.setenv(FAIL_VARIABLE, "before-commit:2")
+    assert site.run().outcome == "failed"
+    site.server.expire(site.stream)
+    site.server.put(site.stream, *((f"key-{one}", json.dumps({"id": one}).encode()) for one in (100, 101)))
+    assert site.error().code == "OFFSETS_EXPIRED"
+    site.write_spec(on_data_loss="record")
+    for _ in range(2):
+        site.run_well()
+        assert site.ids() == [*range(20), 100, 101]
+    assert site.verdicts()["ranges"] == "proven"
+
+
+def test_a_planned_batch_that_the_stream_has_lost_a_record_of_is_left_out_by_a_reset(
+    site: StreamSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of a first batch can be almost as old as the retention when the flow starts."""
+    site.put(20)
+    monkeypatch.setenv(FAIL_VARIABLE, "before-commit:1")
+    assert site.run().outcome == "failed"
+    shard = site.server.open_shards(site.stream)[0]
+    gone = json.loads(b64decode(shard.records.popitem(last=False)[1].data))
+    error = site.error()
+    assert error.code == "OFFSETS_EXPIRED" and "headrace reset clicks" in error.remedies[0]
+    site.put_ids.remove(gone["id"])
+    site.run_well(reset=frozenset(["clicks"]))
+    site.check()
+
+
 def test_a_shard_that_vanished_unread_is_refused(site: StreamSite) -> None:
     site.put(20)
     site.run_well()
@@ -293,6 +328,4 @@ def test_verify_finds_a_record_that_the_stream_has_and_a_batch_has_not_counted(s
 
 def _aggregated(record: Any) -> str:
     """A record that holds two now, in the form of the server."""
-    from base64 import b64encode
-
     return b64encode(aggregate([(record.partition_key, b"{}"), (record.partition_key, b"{}")])).decode()

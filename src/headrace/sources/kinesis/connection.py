@@ -19,17 +19,14 @@ _ATTEMPTS = 8
 _CONNECT_S, _READ_S = 5.0, 30.0
 _REFUSED = frozenset(
     {
-        *(
-            "AccessDeniedException",
-            "AccessDenied",
-            "UnrecognizedClientException",
-            "InvalidSignatureException",
-        ),
-        *("InvalidClientTokenId", "ExpiredTokenException", "ExpiredToken", "MissingAuthenticationToken"),
-        *("MissingAuthenticationTokenException", "SignatureDoesNotMatch", "OptInRequired"),
-        *("KMSAccessDeniedException", "KMSOptInRequired", "KMSDisabledException"),
+        *("AccessDenied", "AccessDeniedException", "ExpiredToken", "ExpiredTokenException", "OptInRequired"),
+        *("InvalidClientTokenId", "InvalidSignatureException", "SignatureDoesNotMatch"),
+        *("MissingAuthenticationToken", "MissingAuthenticationTokenException", "UnrecognizedClientException"),
+        *("KMSAccessDeniedException", "KMSDisabledException", "KMSOptInRequired", "ProfileNotFound"),
+        *("CredentialRetrievalError", "NoCredentialsError", "PartialCredentialsError"),
     }
 )
+"""The errors of AWS, and of boto3 where it finds no credentials."""
 _MARK = "HEADRACE_KINESIS "
 _MARKED = re.compile(re.escape(_MARK) + r"(\{.*?\})(?:\s*$|\s*\n)", re.MULTILINE)
 
@@ -146,13 +143,7 @@ class StreamConnection:
                 remedies=("name it: read_kinesis(.., region=..), kinesis: {region: ..}, or AWS_REGION",),
                 params={**params, "option": "region"},
             )
-        no_login = (
-            "NoCredentialsError",
-            "PartialCredentialsError",
-            "ProfileNotFound",
-            "CredentialRetrievalError",
-        )
-        if code in _REFUSED or code in no_login:
+        if code in _REFUSED:
             return errors.KinesisRefusedError(
                 f"Kinesis refuses the access to the stream `{self.stream}` in {self.place}",
                 facts=facts,

@@ -187,11 +187,10 @@ class KinesisKind(SourceKind):
         if (found := find_failure(failed.text)) is None:
             return None
         kind, fields = found
+        remedies = [str(one).replace("FLOW", failed.name) for one in fields["remedies"]]
         own = next((one for one in failed.sources if isinstance(one, KinesisSource)), None)
         explained = failed if own is None else replace(failed, location=own.location)
-        return explained.error(
-            kind, fields["summary"], fields["facts"], *fields["remedies"], **fields["params"]
-        )
+        return explained.error(kind, fields["summary"], fields["facts"], *remedies, **fields["params"])
 
     # -- parts of a range
 

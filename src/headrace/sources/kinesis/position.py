@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -115,10 +115,6 @@ class KinesisPart(Part):
     @property
     def place(self) -> Mapping[str, Any]:
         return {"stream": self.stream, "shard": self.shard, "record_number": self.start}
-
-    @property
-    def remedies(self) -> Sequence[str]:
-        return ()
 
     def __str__(self) -> str:
         shard = f"stream {self.stream}, shard {self.shard}"
