@@ -403,6 +403,18 @@ def test_a_plan_reads_the_stream_once_on_one_machine(site: StreamSite) -> None:
     assert FAULTS.given - before == 300
 
 
+def test_the_limit_of_a_batch_follows_the_time_that_the_batch_before_took(
+    site: StreamSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short batches raise it above the first limit."""
+    monkeypatch.setattr("headrace.sources.kinesis.meter.FIRST_RECORDS", 50)
+    site.put(400)
+    site.run_well()
+    site.check()
+    counts = [one["input"] for one in site.commits()]
+    assert counts[0] <= 50 < max(counts), counts
+
+
 def test_records_of_a_batch_that_are_json_lines_of_all_sizes(site: StreamSite) -> None:
     large = json.dumps({"id": 1, "more": "x" * 900_000}).encode()
     site.server.put(

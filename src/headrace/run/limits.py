@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -124,6 +125,8 @@ def _replaced(jvm: Any, before: Any, limit: int) -> Any:
             return jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxFiles(limit)
         case "ReadMaxBytes":
             return jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxBytes(limit)
+        case "PythonStreamingSourceReadLimit":
+            return before.copy(json.dumps({**json.loads(before.json()), "max_rows": limit}))
         case "CompositeLimit":
             size = jvm.org.apache.spark.sql.delta.sources.ReadMaxBytes(limit)
             return before.copy(size, before.maxFiles(), before.minFiles())
