@@ -319,7 +319,7 @@ def _event(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _batch(row: Mapping[str, Any], progress: Mapping[str, Any]) -> tuple[Any, ...]:
     metrics, quality = progress["metrics"], progress["data_quality"]
-    has_quality = any(quality.get(name) for name in ("expectations", "bad_records"))
+    has_quality = _has_quality(quality)
     rejected = quality["quarantined_records"] + quality["dropped_records"]
     return (
         event_key(row["id"]),
@@ -338,6 +338,20 @@ def _batch(row: Mapping[str, Any], progress: Mapping[str, Any]) -> tuple[Any, ..
         _number(metrics.get("latency_seconds"), float),
         row["details"] if has_quality or rejected else None,
     )
+
+
+def _has_quality(quality: Mapping[str, Any]) -> bool:
+    """Whether expectations or bad records were counted; raises `KeyError` or `TypeError` if pages and metrics
+    could not read the counts."""
+    expectations, bad = quality.get("expectations") or [], quality.get("bad_records") or []
+    for one in expectations:
+        needed = (one["name"], one["dataset"], one["action"], one["passed_records"] + one["failed_records"])
+        if [*map(type, needed)] != [str, str, str, int]:
+            raise TypeError("an expectation lacks its counts")
+    for one in bad:
+        if [type(one[name]) for name in ("name", "action", "records")] != [str, str, int]:
+            raise TypeError("bad records lack their count")
+    return bool(expectations or bad)
 
 
 def _number(value: Any, kind: Callable[[Any], float] = int) -> float | None:

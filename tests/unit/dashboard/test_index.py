@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import uuid
@@ -154,8 +155,18 @@ def test_events_without_the_form_of_one_are_skipped_and_counted(storage: Storage
     def like(row: Row, **fields: Any) -> Row:
         return {**row, "id": str(uuid.uuid4()), **fields}
 
+    def with_quality(**quality: Any) -> Row:
+        details = json.loads(metrics["details"])
+        details["flow_progress"]["data_quality"] |= quality
+        return like(metrics, details=json.dumps(details))
+
+    expectation = {"name": "a", "dataset": "d", "action": "drop", "passed_records": 1, "failed_records": 0}
     definition = {"level": "INFO", "event_type": "dataset_definition"}
     odd = [
+        with_quality(expectations=[{**expectation, "passed_records": "many"}]),
+        with_quality(expectations=[{**expectation, "name": 5}]),
+        with_quality(expectations=[{"name": "a"}]),
+        with_quality(bad_records=[{"name": "a", "action": "drop"}]),
         like(info, id="no uuid"),
         like(metrics, details="{}"),
         like(metrics, details='{"flow_progress": {"metrics": null}}'),
