@@ -172,12 +172,12 @@ def measure(port: int, pid: int) -> None:
     began = time.monotonic()
     session.get(f"{base}/?token=bench")
     sys.stdout.write(f"first page             {1000 * (time.monotonic() - began):6.0f} ms\n")
-    while (
-        "Reading the event log" in session.get(f"{base}/").text or "reading" in session.get(f"{base}/").text
-    ):
+    page = update = ""
+    while not update or "Reading the event log" in page:
         time.sleep(0.5)
+        page = session.get(f"{base}/p/{PIPELINE}/updates").text
+        update = page.partition("update?id=")[2].partition('"')[0]
     sys.stdout.write(f"index of all events    {time.monotonic() - began:6.1f} s\n")
-    update = session.get(f"{base}/p/{PIPELINE}/updates").text.partition("update?id=")[2].partition('"')[0]
     own = f"/p/{PIPELINE}"
     for title, path in {
         "pipelines": "/",
@@ -192,6 +192,7 @@ def measure(port: int, pid: int) -> None:
         "events, searched": f"{own}/events?text=dataset_099&level=metrics",
         "events of a dataset": f"{own}/events?dataset={dataset(7)}&level=metrics",
         "proof": f"{own}/proof",
+        "metrics": "/metrics",
     }.items():
         times = []
         for _ in range(9):

@@ -162,6 +162,8 @@ class EventIndex:
                 connection.commit()
             (skipped,) = connection.execute("SELECT ifnull(sum(skipped), 0) FROM files").fetchone()
         self.progress = Progress(len(listed), len(listed), skipped)
+        if new:
+            _release_memory()
         return len(new)
 
     def _check_log(self, connection: sqlite3.Connection, id: str) -> None:
@@ -264,6 +266,13 @@ def _read_parquet(data: bytes) -> Iterator[list[dict[str, Any]]]:
             names = [one.name for one in column.type] if pa.types.is_struct(column.type) else [name]
             found |= {one: part.to_pylist() for one, part in zip(names, parts, strict=True)}
         yield [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+
+
+def _release_memory() -> None:
+    """Give back the memory that the files needed: a dashboard runs for days, and mostly waits."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def event_key(id: str) -> bytes:
