@@ -75,7 +75,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3
 lock: dev
 	@$(BIN)/python -m pip install --quiet uv
 	@$(COMPILE) pyproject.toml --extra test --extra ui --output-file requirements.lock
-	@$(COMPILE) pyproject.toml --extra kinesis --extra metrics --extra msk --extra postgres --extra redis --extra s3 --extra traces --extra ui --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra kinesis --extra lineage --extra metrics --extra msk --extra postgres --extra redis --extra s3 --extra traces --extra ui --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	@$(COMPILE) --group build --output-file requirements-build.lock
 
 lock-jars: dev

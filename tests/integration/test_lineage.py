@@ -298,6 +298,7 @@ PYTHON: Mapping[str, Mapping[str, list[str]]] = {
         "b": ["transformation orders.amount", "transformation orders.id"],
     },
     "of_files": {"x": ["transformation files ./numbers.id"]},
+    "of_json": {"id": ["transformation json files ./json.id"]},
     "of_csv": {"a": ["identity csv files ./landing.a"], "c": ["transformation csv files ./landing.b"]},
     "merged": {
         "id": ["identity orders.id"],
@@ -351,6 +352,10 @@ def of_csv():
     rows = spark.readStream.schema("a STRING, b LONG").csv("landing")
     return rows.select("a", (F.col("b") + 1).alias("c"))
 
+@hr.table
+def of_json():
+    return hr.read_files("json", format="json", schema="id LONG, page STRING")
+
 hr.create_streaming_table("merged")
 hr.create_auto_cdc_flow(
     target="merged", source="orders", keys=["id"], sequence_by="amount",
@@ -372,7 +377,8 @@ def send():
 @pytest.fixture
 def plan(spark: SparkSession, settings: ProjectSettings, planned: Callable[[str, str], Plan]) -> Plan:
     """The plan of a pipeline with all forms of queries."""
-    (settings.root / "landing").mkdir()
+    for name in ("landing", "json"):
+        (settings.root / name).mkdir()
     spark.range(3).write.parquet(str(settings.root / "numbers"))
     views = [f"CREATE MATERIALIZED VIEW {name} AS {query};" for name, (query, _) in FORMS.items()]
     views.append(

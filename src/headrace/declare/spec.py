@@ -35,7 +35,14 @@ from headrace.model.declarations import INTERVAL_SETTING, Trigger
 from headrace.model.kafka_settings import EMBEDDED, KAFKA_SETTINGS
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
-from headrace.model.project import ANSI_SETTING, AwsSettings, BrokerChoice, ProjectSettings, S3Settings
+from headrace.model.project import (
+    ANSI_SETTING,
+    AwsSettings,
+    BrokerChoice,
+    LineageSettings,
+    ProjectSettings,
+    S3Settings,
+)
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.runtime.places import BROKER_VARIABLE, chosen_folder, shared_broker_folder
 from headrace.storage.layout import Storage, use_s3
@@ -419,6 +426,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         shows_rows=spec.ui.rows,
         metrics_token=spec.metrics.token,
         alerts=_alerts(spec, redactor),
+        lineage=_lineage(spec, file),
         consumer_groups=spec.consumer_groups,
         tables=spec_checks.build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=spec_checks.build_paths(spec, file.parent, _locations(merged, "paths")),
@@ -435,6 +443,13 @@ def _alerts(spec: Spec, redactor: Redactor) -> AlertSettings:
         for url in filter(None, (one.slack, one.webhook)):
             redactor.add(url)
     return spec.alerts.settings(lambda text: TableName.parse(text, spec.database or "default", spec.catalog))
+
+
+def _lineage(spec: Spec, file: Path) -> LineageSettings | None:
+    found = spec.lineage.settings
+    if found is None or found.file is None:
+        return found
+    return replace(found, file=file.parent.absolute() / found.file.expanduser())
 
 
 def _locations(merged: Mapped, name: str) -> Mapping[str, SourceLocation]:

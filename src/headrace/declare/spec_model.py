@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
@@ -21,10 +22,11 @@ from headrace.model.declarations import RejectionLimit, Trigger
 from headrace.model.kafka_settings import KAFKA_SETTINGS
 from headrace.model.maintenance import parse_bytes
 from headrace.model.names import DuplicateKeys
-from headrace.model.project import ENDPOINT
+from headrace.model.project import ENDPOINT, LineageSettings
 from headrace.model.texts import parse_duration
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_SERVER = re.compile(r"https?://[^@\s]+")
 _SCHEMA = re.compile(r"[A-Za-z0-9_]{1,200}")
 
 
@@ -82,6 +84,45 @@ class MetricsSpec(Part):
     token: Text | None = None
     """the bearer token that a scraper of ``headrace run --metrics`` and of ``headrace ui`` sends, such as
     ``${METRICS_TOKEN}``"""
+
+
+class LineageSpec(Part):
+    url: Annotated[Text, matching(_SERVER, "must be a URL, such as https://marquez.example.com")] | None = (
+        None
+    )
+    """the URL of a server that takes OpenLineage's events, with the path if it is not ``/api/v1/lineage``"""
+
+    api_key: Text | None = None
+    """the key for the server, such as ``${LINEAGE_KEY}``"""
+
+    file: Text | None = None
+    """a file to which the events are appended, in place of a server, relative to the folder of the spec"""
+
+    namespace: Text = "headrace"
+    """the namespace of the jobs; by default ``headrace``"""
+
+    interval: Seconds = 60.0
+    """the time between two events of a flow that runs; by default ``1 minute``"""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.url is not None and self.file is not None:
+            raise ValueError("must have `url` or `file`, and not both")
+        if self.url is None and self.api_key is not None:
+            raise ValueError("has an `api_key`, which only a `url` needs")
+        return self
+
+    @property
+    def settings(self) -> LineageSettings | None:
+        if self.url is None and self.file is None:
+            return None
+        return LineageSettings(
+            url=self.url,
+            api_key=self.api_key,
+            file=None if self.file is None else Path(self.file),
+            namespace=self.namespace,
+            interval_s=self.interval,
+        )
 
 
 class Expectations(Part):
@@ -355,6 +396,9 @@ class Overridable(Part):
 
     metrics: MetricsSpec = Field(default_factory=MetricsSpec)
     """who gets [metrics](metrics.md)"""
+
+    lineage: LineageSpec = Field(default_factory=LineageSpec)
+    """where runs send events in the form of [OpenLineage](lineage.md#openlineage); by default nowhere"""
 
     runtime: Runtime = Field(default_factory=Runtime)
     """where Spark and the embedded broker run"""

@@ -338,6 +338,17 @@ class ClusterSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LineageSettings:
+    """Where runs send their events in the form of OpenLineage: to a server, or to a file."""
+
+    url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    file: Path | None = None
+    namespace: str = "headrace"
+    interval_s: float = 60.0  # the time between two events of a flow that runs
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProjectSettings:
     """The settings of ``headrace.yml``, resolved for one profile."""
 
@@ -387,6 +398,7 @@ class ProjectSettings:
     # What a scraper of metrics must send as its bearer token.
     metrics_token: str | None = field(default=None, repr=False)
     shows_rows: bool = True  # whether the dashboard may show values of rows
+    lineage: LineageSettings | None = None  # where runs send OpenLineage's events; `None` is nowhere
     # The names of other systems' tables, with their paths or catalogs here.
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)  # the paths of other systems, with their locations here

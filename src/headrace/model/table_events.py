@@ -117,3 +117,25 @@ class EventsLost(Event, log_type="maintenance"):
     message = "{lost_events} events are missing here: the storage could not be written."
 
     lost_events: int
+
+
+class LineageFailed(Event, log_type="lineage", level="WARN", is_notable=True):
+    """The events of the run cannot be sent to the server of lineage; the run goes on."""
+
+    details = "state=failed target reason"
+    message = "OpenLineage events cannot be sent to {target}: {reason}"
+    line = "OpenLineage events cannot be sent to {target}: {reason}; the run goes on"
+
+    target: str  # the URL or the file
+    reason: str
+
+
+class LineageRestored(Event, log_type="lineage", is_notable=True):
+    """The events of the run are sent to the server of lineage again."""
+
+    details = "state=restored target lost"
+    message = "OpenLineage events are sent to {target} again; {lost} were lost."
+    line = "OpenLineage events are sent to {target} again; {lost} were lost"
+
+    target: str
+    lost: int  # events that were left out because too many waited

@@ -113,8 +113,8 @@ def find_lineage(inputs: Inputs, declared: Flow | TemporaryView) -> ColumnLineag
     given = None if snapshots is None else inputs.of_snapshots(snapshots)
     try:
         found = read_lineage(inputs.plan, inputs.find if given is None else lambda _: given)
-    except (LookupError, ValueError, TypeError, AttributeError) as error:
-        # A plan that Spark writes in another way must not stop a run.
+    except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        # A plan that Spark writes in another way, or that is very deep, must not stop a run.
         _logger.warning(
             "the lineage of the query at %s is not known: %s", declared.location, first_line(error)
         )

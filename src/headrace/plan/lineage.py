@@ -72,7 +72,10 @@ class _Value:
             return next((v for key, v in self.fields.items() if key.lower() == name.lower()), _NOTHING)
         if name is None or not self.is_open:
             return self.changed("transformation")
-        found = (one._replace(column=f"{one.column}.{name}") if one.is_direct else one for one in self.inputs)
+        found = (
+            one._replace(column=f"{one.column}.{name}".removeprefix(".")) if one.is_direct else one
+            for one in self.inputs
+        )
         return _Value(frozenset(found), is_open=True)
 
 
@@ -257,7 +260,7 @@ class _Walk:
                 return _NOTHING
             case "Alias":
                 value = self.value(one.children[0], known)
-                return _decoded(value) if one.fields.get("name") == RECORD else value
+                return self._decoded(value) if one.fields.get("name") == RECORD else value
             case "OuterReference":
                 return _union(self.value(tree, known) for tree in _trees(one, "e"))
             case "ScalarSubquery" | "ListQuery" | "Exists" | "LateralSubquery":
@@ -294,6 +297,16 @@ class _Walk:
                 return _union(values).changed("aggregation")
         return _union(values).changed("transformation", masked=one.kind in _MASKING)
 
+    def _decoded(self, value: _Value) -> _Value:
+        """The record that one of our readers has decoded: its fields are those of the value, or the columns
+        of a file."""
+        found = [one for one in value.inputs if one.is_direct]
+        if len(found) != 1:
+            return value
+        (one,) = found
+        is_file = [*self.inputs][one.input].kind == "files"
+        return _Value(frozenset({one._replace(column="") if is_file else one}), is_open=True)
+
     def _of_subquery(self, one: Node, known: Mapping[int, _Value]) -> _Value:
         """The value of a subquery: its first column, and what decides about its rows."""
         if not _trees(one, "plan"):
@@ -303,12 +316,6 @@ class _Walk:
         rows, self.rows = self.rows, before
         value = _NOTHING if one.kind == "Exists" else found.all
         return _Value(value.inputs | rows)
-
-
-def _decoded(value: _Value) -> _Value:
-    """The record that one of our readers has decoded: its fields are those of the value."""
-    found = frozenset(one for one in value.inputs if one.is_direct)
-    return _Value(found, is_open=True) if len(found) == 1 else value
 
 
 def _conditional(values: Sequence[_Value]) -> _Value:

@@ -133,10 +133,12 @@ class Update:
     id: str = field(default_factory=new_update)
 
     def __post_init__(self) -> None:
+        from headrace.lineage.sender import check_lineage
         from headrace.observe.log import LogSettings
 
         # A wrong environment variable is an error also if there is nothing to do.
         self._log_settings = self.log or LogSettings.of()
+        check_lineage(self.settings)
 
     @property
     def settings(self) -> ProjectSettings:
@@ -155,7 +157,8 @@ class Update:
         if not (continuous or datasets or remedies.flows or self.engine.is_running):
             found = find_up_to_date(settings, lambda: self.engine.reachable(start=True).kafka)
             if found is not None:
-                with self._alerting():
+                with self._alerting(), self._sending(settings, None) as sender:
+                    self.emitters += [] if sender is None else [sender]
                     return report_up_to_date(
                         found.flows,
                         found.views,
@@ -225,7 +228,7 @@ class Update:
             ExitStack() as following,
         ):
             self.emitters.append(log)
-            for listener in self._listeners():
+            for listener in self._listeners(settings, plan):
                 if (follow := following.enter_context(listener)) is not None:
                     self.emitters.append(follow)
             emit = self._fan_out()
@@ -253,11 +256,22 @@ class Update:
         watching = [*self.emitters]
         return RunAlerts(self.settings, self.id, lambda event: emit_to(watching, event))
 
-    def _listeners(self) -> Iterator[AbstractContextManager[Emitter | None]]:
+    def _listeners(
+        self, settings: ProjectSettings, plan: Plan
+    ) -> Iterator[AbstractContextManager[Emitter | None]]:
         """What tells other systems of the update; each gives what takes its events, or ``None``."""
         from headrace.telemetry.traces import tracing
 
         yield tracing(self.settings.name)
+        yield self._sending(settings, plan)
+
+    def _sending(
+        self, settings: ProjectSettings, plan: Plan | None
+    ) -> AbstractContextManager[Emitter | None]:
+        """What sends OpenLineage's events of the update, if the spec says where."""
+        from headrace.lineage.sender import sending_lineage
+
+        return sending_lineage(settings, self.id, plan, self._fan_out())
 
     def _scaling(self, settings: ProjectSettings, emit: Emitter) -> AbstractContextManager[object]:
         """Sets the number of executors during a continuous run on a cluster, if the spec says so."""
