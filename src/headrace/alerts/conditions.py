@@ -33,16 +33,21 @@ class Finding:
     @property
     def key(self) -> str:
         """What is the same as long as the alert is: two rules that tell different targets are two alerts."""
+        return self.family + json.dumps(self.detail)
+
+    @property
+    def family(self) -> str:
+        """The key without the detail. If this is unknown of a subject, so are all its details."""
         rule = self.rule
         limit = rule.above if rule.above is not None else rule.below
-        return json.dumps([rule.on, limit, rule.lasting_s, *rule.to, self.subject, self.detail])
+        return json.dumps([rule.on, limit, rule.lasting_s, rule.over_s, *rule.to, self.subject])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """What rules look at. What costs something is read only if a rule asks for it."""
 
-    snapshot: Snapshot
+    snapshot: Snapshot | None  # ``None`` if the storage could not be read
     database: str  # the schema that names of datasets leave out
     # Why the update of this process has failed; ``None`` if it has not; `UNKNOWN` without one.
     update_error: Mapping[str, Any] | None = field(default_factory=lambda: UNKNOWN)
@@ -52,6 +57,11 @@ class Facts:
     proof: Callable[[], Mapping[str, Any] | None]  # the last proof on this machine
     disk: Callable[[], tuple[int, int] | None]  # free and all bytes; ``None`` for an object store
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all tables could be read."""
+        return self.snapshot is not None and all(one.problem is None for one in self.snapshot.datasets)
+
 
 def judge(rules: tuple[AlertRule, ...], facts: Facts) -> list[Finding]:
     """What each rule finds, good or bad."""
@@ -59,7 +69,7 @@ def judge(rules: tuple[AlertRule, ...], facts: Facts) -> list[Finding]:
 
 
 def _datasets(rule: AlertRule, facts: Facts) -> Iterator[DatasetStatus]:
-    for one in facts.snapshot.datasets:
+    for one in () if facts.snapshot is None else facts.snapshot.datasets:
         if not one.orphaned and (not rule.datasets or one.dataset in rule.datasets):
             yield one
 
@@ -97,7 +107,7 @@ def _lags(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
 
 def _freshness(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
     for one in _datasets(rule, facts):
-        age_s = one.freshness_s(facts.snapshot.at)
+        age_s = None if facts.snapshot is None else one.freshness_s(facts.snapshot.at)
         name, limit_s = one.dataset.within(facts.database), rule.above or 0.0
         text = f"{name} has not changed for {duration_text(age_s or 0)} (limit {duration_text(limit_s)})"
         yield Finding(
@@ -110,14 +120,16 @@ def _freshness(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
 
 
 def _expectations(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
-    chosen = {one.dataset for one in _datasets(rule, facts)}
-    for dataset in facts.quality(rule.over_s).datasets:
-        if dataset.dataset not in chosen:
+    chosen = {one.dataset: one for one in _datasets(rule, facts)}
+    found = {one.dataset: one for one in facts.quality(rule.over_s).datasets} if chosen else {}
+    for dataset, status in chosen.items():
+        name = dataset.within(facts.database)
+        if dataset not in found and not _has_batch(status, facts, rule.over_s):
+            yield Finding(rule=rule, subject=name, is_bad=None)
             continue
-        for one in dataset.expectations:
+        for one in found[dataset].expectations if dataset in found else ():
             total = one.passed + one.failed
             share = one.passed / total if total else 1.0
-            name = dataset.dataset.within(facts.database)
             yield Finding(
                 rule=rule,
                 subject=name,
@@ -129,6 +141,15 @@ def _expectations(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
             )
 
 
+def _has_batch(status: DatasetStatus, facts: Facts, over_s: float) -> bool:
+    """Whether a batch or a refresh of the last seconds is known: without one, no expectation is judged."""
+    times = [flow.committed for flow in status.flows]
+    times += [] if status.view is None else [status.view.refreshed]
+    newest = max((at for at in times if at is not None), default=None)
+    at = None if facts.snapshot is None else facts.snapshot.at
+    return newest is not None and at is not None and (at - newest).total_seconds() < over_s
+
+
 def _proof(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
     proof = facts.proof()
     is_bad = None if proof is None else not proof.get("proven", True)
@@ -138,7 +159,7 @@ def _proof(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
 
 def _losses(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
     flows = {flow.flow for one in _datasets(rule, facts) for flow in one.flows}
-    for flow, losses in facts.losses().items():
+    for flow, losses in (facts.losses() if flows else {}).items():
         times = {str(one["at"]) for one in losses} if flow in flows else ()
         for at in sorted(times):
             number = sum(one["at"] == at for one in losses)

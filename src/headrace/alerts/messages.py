@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import smtplib
 import ssl
 import subprocess
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage
+from functools import partial
 from typing import Any, Literal
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
 
 from headrace.model.alerts import AlertTarget, CommandTarget, EmailTarget, SlackTarget, WebhookTarget
 from headrace.model.network import signature
@@ -23,13 +25,8 @@ from headrace.model.project import ProjectSettings
 
 _TIMEOUT_S = 10.0
 _COMMAND_S = 60.0
-_RETRIES = Retry(
-    total=2,
-    backoff_factor=0.5,
-    status_forcelist=(429, 500, 502, 503, 504),
-    allowed_methods=None,
-    raise_on_status=False,
-)
+_OUTPUT_BYTES = 2_000  # of a command, for its last line
+_AGAIN_S = 1.0  # the pause before the second try; the next check is the third one
 _SIGNS = {"firing": "🔴", "ended": "🟢", "test": "🔵"}
 
 
@@ -86,7 +83,9 @@ def send(message: Message, target: AlertTarget, settings: ProjectSettings) -> No
                 _mail(message, target)
             case CommandTarget():
                 _run(message, target, settings)
-    except (OSError, requests.RequestException, smtplib.SMTPException, subprocess.SubprocessError) as error:
+    except (
+        OSError, ValueError, requests.RequestException, smtplib.SMTPException, subprocess.SubprocessError
+    ) as error:  # fmt: skip
         # The texts of these errors have the address, which can be a secret.
         raise UndeliveredError(settings.redactor(f"{type(error).__name__}: {_reason(error)}")) from error
 
@@ -98,18 +97,30 @@ def _slack_text(message: Message) -> str:
 
 
 def _post(url: str, body: str, headers: Mapping[str, str]) -> None:
-    with requests.Session() as session:
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, HTTPAdapter(max_retries=_RETRIES))
-        answer = session.post(
+    status = _post_once(url, body, headers)
+    if status is None or status == 429 or status >= 500:
+        time.sleep(_AGAIN_S)
+        status = _post_once(url, body, headers)
+    if status is None:
+        raise UndeliveredError("no answer")
+    if not 200 <= status < 300:
+        raise UndeliveredError(f"the answer was {status}")
+
+
+def _post_once(url: str, body: str, headers: Mapping[str, str]) -> int | None:
+    """The status of the answer; ``None`` if the target cannot be reached. The answer itself is not read."""
+    try:
+        with requests.post(
             url,
             data=body.encode(),
             headers={"Content-Type": "application/json", **headers},
             timeout=_TIMEOUT_S,
             allow_redirects=False,
-        )
-    if not 200 <= answer.status_code < 300:
-        raise UndeliveredError(f"the answer was {answer.status_code}")
+            stream=True,
+        ) as answer:
+            return answer.status_code
+    except requests.ConnectionError:
+        return None
 
 
 def _mail(message: Message, target: EmailTarget) -> None:
@@ -124,33 +135,44 @@ def _mail(message: Message, target: EmailTarget) -> None:
         f"help   {message.remedy}",
     ]
     mail.set_content("\n".join(lines))
-    kind = smtplib.SMTP_SSL if target.encryption == "tls" else smtplib.SMTP
+    # Without a context, the certificate of the server is not checked.
+    context = ssl.create_default_context()
+    kind = partial(smtplib.SMTP_SSL, context=context) if target.encryption == "tls" else smtplib.SMTP
     with kind(target.host, target.port, timeout=_TIMEOUT_S) as server:
         if target.encryption == "starttls":
-            server.starttls(context=ssl.create_default_context())
+            server.starttls(context=context)
         if target.user is not None:
             server.login(target.user, target.password or "")
         server.send_message(mail)
 
 
 def _run(message: Message, target: CommandTarget, settings: ProjectSettings) -> None:
-    done = subprocess.run(
-        target.command,
-        input=json.dumps(message.to_json(), ensure_ascii=False),
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        capture_output=True,
-        timeout=_COMMAND_S,
-        cwd=settings.root,
-        env={**os.environ, "HEADRACE_ALERT": message.headline},
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
-        raise UndeliveredError(settings.redactor(f"it has ended with {done.returncode}: {last}".rstrip(": ")))
+    # A file instead of a pipe: a program that it leaves in the background would keep a pipe open.
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            target.command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=settings.root,
+            env={**os.environ, "HEADRACE_ALERT": message.headline},
+            start_new_session=True,
+        )
+        try:
+            process.communicate(json.dumps(message.to_json(), ensure_ascii=False).encode(), _COMMAND_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise UndeliveredError(f"it has not ended within {_COMMAND_S:g} s, and was killed") from None
+        output.seek(max(output.tell() - _OUTPUT_BYTES, 0))
+        last = output.read().decode(errors="replace").strip().rpartition("\n")[2]
+    if process.returncode != 0:
+        raise UndeliveredError(
+            settings.redactor(f"it has ended with {process.returncode}: {last}".rstrip(": "))
+        )
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, requests.RequestException):
-        return "no answer" if isinstance(error, requests.ConnectionError | requests.Timeout) else "no request"
+        return "no answer" if isinstance(error, requests.Timeout) else "no request"
     return str(error)

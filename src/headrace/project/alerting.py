@@ -6,12 +6,12 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.alerts.check import AlertFile
 from headrace.alerts.conditions import UNKNOWN, Facts, Finding
@@ -20,22 +20,31 @@ from headrace.model.event_forms import Emitter, Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.event_log import EventLog
+from headrace.observe.snapshot import Snapshot
 from headrace.project.last_results import load_result
 from headrace.state.checkpoint import find_checkpoints
 from headrace.state.ledger import Ledger
 
+if TYPE_CHECKING:
+    from headrace.project.pipeline import Pipeline
+
 _logger = logging.getLogger(__name__)
 
 _CHECK_S = 15.0  # between two checks of a run
+_END_S = 5.0  # the time that the end of an update waits for a check that has begun
 _SHARE = 20  # A check may take this part of the time
 _LOSS_AGE = timedelta(days=1)  # older losses are not told any more
 
 
 def check_alerts(
-    settings: ProjectSettings, emit: Emitter, update: str, error: Mapping[str, Any] | None = UNKNOWN
+    settings: ProjectSettings,
+    update: str,
+    emit: Emitter = lambda event: None,
+    error: Mapping[str, Any] | None = UNKNOWN,
+    file: AlertFile | None = None,
 ) -> list[Finding]:
-    """Check the rules of a pipeline by what its storage says; tell the targets. `error`: why the update of
-    this process has failed, ``None`` if it has not."""
+    """Check the rules of a pipeline by what its storage says; tell the targets, the event log, and `emit`.
+    `error`: why the update of this process has failed, ``None`` if it has not."""
     from headrace.project.pipeline import Pipeline
 
     with Pipeline(settings) as pipeline:
@@ -44,7 +53,7 @@ def check_alerts(
             return pipeline.quality(since=datetime.now(UTC) - timedelta(seconds=over_s))
 
         facts = Facts(
-            snapshot=pipeline.status(),
+            snapshot=_find_status(pipeline, error),
             database=settings.database,
             update_error=error,
             quality=cache(quality),
@@ -52,7 +61,25 @@ def check_alerts(
             proof=partial(load_result, settings, settings.name, "proof"),
             disk=partial(_measure_disk, settings),
         )
-        return AlertFile(settings).check(facts, emit, update)
+
+        def log(events: Sequence[Event]) -> None:
+            if events:
+                with EventLog(settings.storage, settings.name, update, redactor=settings.redactor) as table:
+                    for event in events:
+                        table(event)
+                        emit(event)
+
+        return (file or AlertFile(settings)).check(facts, log, update)
+
+
+def _find_status(pipeline: Pipeline, error: Mapping[str, Any] | None) -> Snapshot | None:
+    """The status; ``None`` if it cannot be read after a failed update, which is told in any case."""
+    try:
+        return pipeline.status()
+    except (HeadraceError, OSError):
+        if not error or error is UNKNOWN:
+            raise
+        return None
 
 
 def check_datasets(settings: ProjectSettings, known: Iterable[TableName]) -> None:
@@ -70,19 +97,6 @@ def check_datasets(settings: ProjectSettings, known: Iterable[TableName]) -> Non
             )
 
 
-def log_alerts(settings: ProjectSettings, update: str, emit: Emitter, error: Any = UNKNOWN) -> list[Finding]:
-    """As `check_alerts`, and write the events into the event log."""
-    happened: list[Event] = []
-    try:
-        return check_alerts(settings, lambda event: happened.append(event), update, error)
-    finally:
-        if happened:
-            with EventLog(settings.storage, settings.name, update, redactor=settings.redactor) as log:
-                for event in happened:
-                    log(event)
-                    emit(event)
-
-
 @dataclass
 class RunAlerts:
     """Checks the alerts during an update: every few seconds, and when it has ended. `emit`: tells those who
@@ -92,6 +106,9 @@ class RunAlerts:
     update: str
     emit: Emitter
     _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._file = AlertFile(self.settings)
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._run, name="headrace-alerts", daemon=True)
@@ -105,7 +122,7 @@ class RunAlerts:
         if not self._thread.is_alive():
             return
         self._stop.set()
-        self._thread.join()
+        self._thread.join(_END_S)
         failure: Any = UNKNOWN if error is not None and not isinstance(error, Exception) else None
         if isinstance(error, HeadraceError):
             failure = self.settings.redactor.error(error).to_dict()
@@ -122,7 +139,7 @@ class RunAlerts:
 
     def _check(self, failure: Any = UNKNOWN) -> None:
         try:
-            log_alerts(self.settings, self.update, self.emit, failure)
+            check_alerts(self.settings, self.update, self.emit, failure, self._file)
         except Exception:
             # Alerts fail no run.
             _logger.warning("the alerts could not be checked", exc_info=True)

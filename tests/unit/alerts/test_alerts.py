@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -62,7 +66,7 @@ class Case:
                 return now
 
         self.patch.setattr(check_module, "datetime", Clock)
-        AlertFile(self.settings).check(self.facts(**facts), lambda event: self.events.append(event), "u")
+        AlertFile(self.settings).check(self.facts(**facts), self.events.extend, "u")
 
     def facts(
         self,
@@ -188,7 +192,7 @@ def test_two_processes_send_one_message(case: Case, hook: Hook) -> None:
     def meanwhile(self: AlertFile, deliveries: list[Any]) -> None:
         patch.undo()
         facts = case.facts(state="failed")
-        AlertFile(case.settings).check(facts, lambda event: case.events.append(event), "v")
+        AlertFile(case.settings).check(facts, case.events.extend, "v")
         plain(self, deliveries)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -260,7 +264,174 @@ def test_an_alert_of_a_removed_rule_ends(case: Case, hook: Hook) -> None:
     assert [state for state, _ in told(hook)] == ["firing", "ended"]
 
 
+def killed(case: Case, **facts: Any) -> None:
+    """A check by a process that is killed before it sends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AlertFile, "_deliver", lambda *_: None)
+        case.check(**facts)
+
+
+def test_an_alert_that_ended_after_a_kill_can_fire_again(case: Case, hook: Hook) -> None:
+    case.declare([{"on": "flow_failed"}], {"ops": {"webhook": hook.url}})
+    killed(case, state="failed")
+    case.check(600)
+    assert [state for state, _ in told(hook)] == ["ended"]  # the message may have been sent
+    case.check(600)
+    assert load_alerts(case.settings.storage, "shop") == []
+    case.check(600, state="failed")
+    assert [state for state, _ in told(hook)] == ["ended", "firing"]
+
+
+def test_a_target_that_was_removed_or_renamed(case: Case, hook: Hook) -> None:
+    case.declare([{"on": "flow_failed"}], {"ops": {"webhook": hook.url}})
+    case.check(state="failed")
+    case.declare([{"on": "flow_failed"}], {"new": {"webhook": hook.url}})
+    case.check(15, state="failed")
+    assert [state for state, _ in told(hook)] == ["firing", "firing"]
+    for _ in range(3):
+        case.check(15)
+    assert [state for state, _ in told(hook)[2:]] == ["ended"]
+    assert case.settings.storage.alerts("shop").find_json() == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[]", b"3", b"{", b"\xff", b'{"a": 1}', b'{"a": {}}',
+        b'{"a": {"alert": "lag", "ended": null, "since": "x", "fired": null}}',
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_replaced(case: Case, hook: Hook, data: bytes) -> None:
+    case.declare([{"on": "flow_failed"}], {"ops": {"webhook": hook.url}})
+    file = case.settings.storage.alerts("shop")
+    file.parent.make_folder()
+    file.local_path.write_bytes(data)
+    assert load_alerts(case.settings.storage, "shop") == []
+    case.check(state="failed")
+    assert len(hook.taken) == 1 and len(file.read_json()) == 1
+
+
+def test_a_storage_that_cannot_be_written_is_told_once(case: Case, hook: Hook) -> None:
+    case.declare([{"on": "flow_failed"}], {"ops": {"webhook": hook.url}})
+    folder = case.settings.storage.alerts("shop").parent
+    folder.parent.make_folder()
+    folder.local_path.write_text("no folder")
+    file = AlertFile(case.settings)
+    for _ in range(3):
+        file.check(case.facts(state="failed"), case.events.extend, "u")
+    assert [state for state, _ in told(hook)] == ["firing"] and len(case.fired()) == 1
+    folder.local_path.unlink()
+    file.check(case.facts(state="failed"), case.events.extend, "u")
+    assert len(hook.taken) == 1 and load_alerts(case.settings.storage, "shop")[0].told == ("ops",)
+
+
+def test_what_could_not_be_read_ends_nothing(case: Case, hook: Hook) -> None:
+    case.declare([{"on": "lag", "above": 9}, {"on": "flow_failed"}], {"ops": {"webhook": hook.url}})
+    case.check(lag=10)
+    case.now += timedelta(seconds=15)
+    failure = {"code": "STORAGE", "summary": "away"}
+    facts = replace(case.facts(failure=failure), snapshot=None)
+    AlertFile(case.settings).check(facts, case.events.extend, "u")
+    orders, totals = case.facts().snapshot.datasets  # type: ignore[union-attr]
+    damaged = (replace(orders, flows=(), problem="its log is damaged"), totals)
+    facts = replace(case.facts(), snapshot=replace(case.facts().snapshot, datasets=damaged))  # type: ignore[type-var]
+    AlertFile(case.settings).check(facts, case.events.extend, "u")
+    assert told(hook)[1:] == [("firing", "the update has failed: [STORAGE] away")]
+
+
+def test_an_expectation_without_rows_neither_begins_nor_ends(case: Case, hook: Hook) -> None:
+    rules = [{"on": "expectation", "below": "90%"}, {"on": "expectation", "below": "90%", "over": "1 day"}]
+    case.declare(rules, {"ops": {"webhook": hook.url}})
+    some, none = case.facts(passed=(1, 10)), Quality(pipeline="shop", datasets=())
+    facts = replace(some, quality=lambda over_s: some.quality(over_s) if over_s > 3600 else none)
+    for _ in range(3):
+        AlertFile(case.settings).check(facts, case.events.extend, "u")
+    assert len(hook.taken) == 1
+    AlertFile(case.settings).check(replace(some, quality=lambda _: none), case.events.extend, "u")
+    assert len(hook.taken) == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_clock_that_was_set_back(case: Case, hook: Hook, is_killed: bool) -> None:
+    rule = {"on": "lag", "above": 1} if is_killed else {"on": "lag", "above": 1, "lasting": "5 minutes"}
+    case.declare([rule], {"ops": {"webhook": hook.url}})
+    (killed if is_killed else Case.check)(case, lag=2)
+    case.check(-300 * 86_400, lag=2)
+    case.check(300, lag=2)
+    assert len(hook.taken) == 1
+
+
 # -- targets
+
+
+@contextmanager
+def slow_server(*, trickles: bool) -> Iterator[str]:
+    """A server that takes each connection and never ends its answer; the URL."""
+    done = threading.Event()
+
+    def serve(server: socket.socket) -> None:
+        with suppress(OSError), server.accept()[0] as client:
+            while trickles and not done.wait(0.1):
+                client.sendall(b"H")
+            done.wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threads = [threading.Thread(target=serve, args=(server,), daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        done.set()
+
+
+@pytest.mark.parametrize("trickles", [False, True])
+def test_a_target_that_hangs_delays_no_other(
+    case: Case, hook: Hook, trickles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_module, "_WAIT_S", 0.5)
+    with slow_server(trickles=trickles) as url:
+        case.declare([{"on": "flow_failed"}], {"ops": {"webhook": url}, "pager": {"webhook": hook.url}})
+        file = AlertFile(case.settings)
+        began = time.monotonic()
+        for _ in range(3):
+            file.check(case.facts(state="failed"), case.events.extend, "u")
+        assert time.monotonic() - began < 5
+        assert len(hook.taken) == 1
+        senders = [one for one in threading.enumerate() if one.name == "headrace-alert-ops"]
+        assert len(senders) == 1  # it is not asked again while it may answer
+
+
+def test_a_target_chooses_no_pause(case: Case, hook: Hook) -> None:
+    hook.answer = lambda request: 503  # with `Retry-After: 86400`
+    case.declare([{"on": "flow_failed"}], {"ops": {"webhook": hook.url}})
+    case.check(state="failed")
+    assert len(hook.refused) == 2
+    assert load_alerts(case.settings.storage, "shop")[0].problems == {"ops": "the answer was 503"}
+
+
+def test_a_command_that_leaves_a_program_behind_is_done(case: Case) -> None:
+    case.declare([{"on": "flow_failed"}], {"page": {"command": ["sh", "-c", "sleep 20 & exit 0"]}})
+    case.check(state="failed")
+    assert load_alerts(case.settings.storage, "shop")[0].told == ("page",)
+
+
+def test_a_command_that_never_ends_is_killed(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.alerts.messages._COMMAND_S", 0.2)
+    case.declare([{"on": "flow_failed"}], {"page": {"command": ["sh", "-c", "sleep 20; echo"]}})
+    case.check(state="failed")
+    (alert,) = load_alerts(case.settings.storage, "shop")
+    assert alert.problems == {"page": "it has not ended within 0.2 s, and was killed"}
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 3_000_000])
+@pytest.mark.parametrize("kind", ["webhook", "command", "email"])
+def test_a_target_takes_every_text(case: Case, hook: Hook, text: str, kind: str) -> None:
+    with running_mail_server() as (server, _):
+        email = {"to": ["a@b"], "sender": "c@d", "server": server, "encryption": "none"}
+        target = {"webhook": hook.url, "command": ["true"], "email": email}[kind]
+        case.declare([{"on": "flow_failed"}], {"ops": {kind: target}})
+        case.check(failure={"code": "X", "summary": text})
+    (alert,) = load_alerts(case.settings.storage, "shop")
+    assert alert.told == ("ops",), alert.problems
 
 
 def test_slack_gets_its_format(case: Case, hook: Hook) -> None:

@@ -57,11 +57,11 @@ def check(invocation: Invocation) -> Result:
     For a scheduler, beside runs or without them: it also notices that nothing runs any more. The exit code
     is 0 if the rules could be checked, whatever they have found.
     """
-    from headrace.project.alerting import log_alerts
+    from headrace.project.alerting import check_alerts
 
     settings = _settings(invocation)
     with invocation.output.progress("Checking"):
-        found = log_alerts(settings, new_update(), lambda event: None)
+        found = check_alerts(settings, new_update())
     lines = [f"alert  {one.text}   help: `{one.remedy}`" for one in found if one.is_bad]
     unknown = sum(one.is_bad is None for one in found)
     good = sum(one.is_bad is False for one in found)

@@ -94,9 +94,9 @@ def verify(
         if not datasets and since is None:
             keep_result(pipeline.settings, "proof", proof.to_json())
             if any(rule.on == "proof" for rule in pipeline.settings.alerts.rules):
-                from headrace.project.alerting import log_alerts
+                from headrace.project.alerting import check_alerts
 
-                log_alerts(pipeline.settings, new_update(), lambda event: None)
+                check_alerts(pipeline.settings, new_update())
     from headrace.verify.report import proof_lines
 
     lines = proof_lines(proof, pipeline.settings.database, invocation.output.width)
