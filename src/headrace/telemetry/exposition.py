@@ -100,6 +100,10 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
     server_version, sys_version = "headrace", ""
 
+    def handle(self) -> None:
+        with suppress(OSError):  # The scraper has gone, or does not read its answer.
+            super().handle()
+
     def do_GET(self) -> None:
         status, kind, body = self.server_of.answer(self.path, self.headers)
         self.send_response(status)

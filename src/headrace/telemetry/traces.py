@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+_PROTOCOL: Final = "http/protobuf"
 _STEPS = ("offsets", "planning", "turn", "checks", "write", "commit", "report", "marks")
 """The steps of a batch in their order."""
-_CLOSE_MS = 5_000  # how long the end of an update waits for a collector
+_CLOSE_S = 5.0  # how long the end of an update waits for a collector
 _KEPT = 1_000  # commits whose steps are not reported yet
 
 
@@ -43,8 +45,17 @@ def tracing(pipeline: str) -> AbstractContextManager[Emitter | None]:
         # Other programs of this machine can have asked for traces.
         _logger.warning("no traces are sent: %s; %s", error.headline, error.remedies[0])
         return nullcontext()
+    protocol = os.environ.get(_PROTOCOLS[1]) or os.environ.get(_PROTOCOLS[0]) or _PROTOCOL
+    if protocol != _PROTOCOL:
+        _logger.warning(
+            "no traces are sent: the variables of OpenTelemetry choose the protocol %s, but Headrace has "
+            "only http/protobuf; set %s=http/protobuf, and the endpoint for HTTP, often port 4318",
+            protocol, _PROTOCOLS[1],
+        )  # fmt: skip
+        return nullcontext()
     service = os.environ.get("OTEL_SERVICE_NAME", "headrace")
-    provider = TracerProvider(resource=Resource.create({"service.name": service}))
+    resource = Resource.create({"service.name": service})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Traces(provider, pipeline)
 
@@ -78,8 +89,12 @@ class Traces:
         with self._lock:
             for span in (*self._flows.values(), *([] if self._update is None else [self._update])):
                 _end(span, None if error is None else type(error).__name__)
-        self._provider.force_flush(_CLOSE_MS)
-        self._provider.shutdown()
+        # The end of the exporter waits longer than it was told, for each batch of spans.
+        closing = threading.Thread(target=self._provider.shutdown, name="headrace-traces", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
+        if closing.is_alive():
+            _logger.warning("the last spans may be missing: the collector did not answer in %g s", _CLOSE_S)
 
     def __call__(self, event: Event) -> None:
         with self._lock:
@@ -202,7 +217,9 @@ def _order(step: str) -> int:
 def _end(span: Span, error: Mapping[str, Any] | str | None, at: datetime | None = None) -> None:
     from opentelemetry.trace import Status, StatusCode
 
-    if error is not None and span.is_recording():
+    if not span.is_recording():
+        return  # That of a continuous update ends when it begins.
+    if error is not None:
         text = error if isinstance(error, str) else headline(error)
         span.set_status(Status(StatusCode.ERROR, text))
         if not isinstance(error, str):

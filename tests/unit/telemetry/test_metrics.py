@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
+import struct
 import subprocess
+import threading
 import urllib.request
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -26,6 +30,7 @@ from headrace.observe.status import DatasetStatus, FlowStatus, ViewStatus
 from headrace.storage.layout import Storage
 from headrace.telemetry.exposition import MetricsAddress, MetricsServer, own_memory
 from headrace.telemetry.metrics import Metrics
+from waiting import until
 
 ORDERS, TOTALS = TableName("shop", "orders"), TableName("shop", "totals")
 EXPECTATION = {"name": "positive", "dataset": "shop.orders", "passed": 5, "failed": 2, "action": "drop"}
@@ -195,6 +200,45 @@ def test_the_server_asks_for_the_token() -> None:
         assert status == 200 and "headrace_build_info" in text
         assert get(server.url.replace("/metrics", "/"), Authorization="Bearer s3cret")[0] == 404
         assert get(server.url, Host="evil.example", Authorization="Bearer s3cret")[0] == 421
+
+
+def test_a_token_of_other_letters_and_odd_bytes() -> None:
+    server = MetricsServer(Metrics(lambda: [snapshot()]), MetricsAddress.parse("0"), "t\u00f6ken\u00e0")
+    with server.serving():
+        address = urlsplit(server.url)
+
+        def status(token: bytes) -> bytes:
+            with socket.create_connection((address.hostname, address.port), 30) as client:
+                head = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
+                client.sendall(head + token + b"\r\n\r\n")
+                return client.makefile("rb").readline().split()[1]
+
+        assert status("t\u00f6ken\u00e0".encode()) == b"200"
+        assert status(b"\xff\xfe\x00") == status("t\u00f6ken".encode()) == b"401"
+
+
+def test_a_scraper_that_goes_away_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = threading.Event()
+
+    def read() -> list[Snapshot]:
+        asked.set()
+        gone.wait(30)
+        return [snapshot()]
+
+    gone = threading.Event()
+    server = MetricsServer(Metrics(read), MetricsAddress.parse("0"))
+    with server.serving():
+        address = urlsplit(server.url)
+        client = socket.create_connection((address.hostname, address.port), 30)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert asked.wait(30)
+        client.close()
+        gone.set()
+        with urllib.request.urlopen(server.url, timeout=30) as answer:
+            assert answer.status == 200
+        until(lambda: not [one for one in threading.enumerate() if "process_request" in one.name], "no end")
+    assert capsys.readouterr().err == ""
 
 
 def test_the_server_listens_on_this_machine_unless_told() -> None:

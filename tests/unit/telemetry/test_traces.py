@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -140,3 +142,35 @@ def test_nothing_is_sent_unless_asked(variables: dict[str, str], monkeypatch: py
         monkeypatch.setenv(name, value)
     with tracing("shop") as follow:
         assert follow is None
+
+
+def test_a_collector_that_hangs_delays_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.telemetry.traces._CLOSE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        with tracing("shop") as follow:
+            assert follow is not None
+            for event in update("triggered", *batch()):
+                follow(event)
+            began = time.monotonic()
+        assert time.monotonic() - began < 3
+
+
+def test_a_span_ends_once(caplog: pytest.LogCaptureFixture) -> None:
+    traced(*update("continuous", *batch()))
+    assert "ended span" not in caplog.text
+
+
+def test_another_protocol_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with tracing("shop") as follow:
+        assert follow is None
+    assert (
+        "the protocol grpc" in caplog.text
+        and "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf" in caplog.text
+    )
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+    monkeypatch.setattr("headrace.telemetry.traces._CLOSE_S", 0.0)
+    with tracing("shop") as follow:
+        assert follow is not None
