@@ -97,8 +97,8 @@ class ObjectsOnDisk:
     def find_unsafe(self, folder: str) -> str | None:
         return None
 
-    def free_bytes(self, path: str) -> int | None:
-        return self._disk.free_bytes(_key(path))
+    def space(self, path: str) -> tuple[int, int] | None:
+        return self._disk.space(_key(path))
 
 
 def _is_object(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +58,7 @@ def check_alerts(
             quality=cache(quality),
             losses=cache(partial(_find_losses, settings)),
             proof=partial(load_result, settings, settings.name, "proof"),
-            disk=partial(_measure_disk, settings),
+            disk=settings.storage.root.space,
         )
 
         def log(events: Sequence[Event]) -> None:
@@ -153,11 +152,3 @@ def _find_losses(settings: ProjectSettings) -> dict[str, list[Mapping[str, Any]]
         losses = Ledger(storage.ledger(dataset, flow), dataset, flow).losses()
         found[flow] = [one for one in losses if str(one.get("at", "")) >= since]
     return found
-
-
-def _measure_disk(settings: ProjectSettings) -> tuple[int, int] | None:
-    root = settings.storage.root
-    if not root.is_local or not root.exists():
-        return None
-    usage = shutil.disk_usage(root.local_path)
-    return usage.free, usage.total

@@ -229,7 +229,7 @@ class ReadOnceFiles:
         raise AssertionError("a command that only reads has written a file")
 
     create = replace = add = write = swap = delete = delete_all = delete_folder = _refuse
-    make_folder = copy = find_unsafe = free_bytes = _refuse
+    make_folder = copy = find_unsafe = space = _refuse
 
 
 _UNSAFE = re.compile("[%#?]")

@@ -157,14 +157,15 @@ class LocalFiles:
     def find_unsafe(self, folder: str) -> str | None:
         return None
 
-    def free_bytes(self, path: str) -> int | None:
+    def space(self, path: str) -> tuple[int, int] | None:
         for folder in (Path(path), *Path(path).parents):
             try:
                 found = os.statvfs(folder)
             except OSError:
                 continue
             # Some file systems of a network report nothing.
-            return found.f_bavail * found.f_frsize if found.f_blocks else None
+            size = found.f_frsize
+            return (found.f_bavail * size, found.f_blocks * size) if found.f_blocks else None
         return None
 
 

@@ -120,8 +120,9 @@ class Files(Protocol):
         """Try the operations that keep two writers apart, on a file that is deleted again. Return what this
         storage does wrong; ``None`` if it is safe for two writers."""
 
-    def free_bytes(self, path: str) -> int | None:
-        """Return how much can still be written beside a path, which may be missing; ``None`` if unknown."""
+    def space(self, path: str) -> tuple[int, int] | None:
+        """Return the bytes that can still be written beside a path, which may be missing, and all bytes of its
+        disk; ``None`` if unknown."""
 
 
 @dataclass(frozen=True, order=True)
@@ -335,16 +336,20 @@ class Location:
         with new.writing():
             self.files.copy(self.path, new.path)
 
+    def space(self) -> tuple[int, int] | None:
+        return self.files.space(self.path)
+
     def check_space(self, size: int) -> None:
         """Raise an error if the disk has no space for so many bytes. `deltalake` does not raise one on a full
         disk: it prints a panic for each of its threads."""
-        free = self.files.free_bytes(self.path)
-        if free is not None and free < size + _SPARE_BYTES:
+        space = self.space()
+        if space is not None and space[0] < size + _SPARE_BYTES:
             raise self.full()
 
     def full(self) -> StorageUnwritableError:
         """The error to raise if the disk has no space for a write here."""
-        free = self.files.free_bytes(self.path)
+        space = self.space()
+        free = None if space is None else space[0]
         return StorageUnwritableError(
             f"no space is left on the disk of {self.path}",
             facts=() if free is None else (f"free: {free:,} bytes",),

@@ -254,7 +254,7 @@ class ObjectFiles:
         finally:
             self.delete(path)
 
-    def free_bytes(self, path: str) -> int | None:
+    def space(self, path: str) -> tuple[int, int] | None:
         return None
 
     def _find(self, path: str) -> tuple[ObjectStore, str]:

@@ -17,6 +17,7 @@ THIS_MACHINE = {
     "plan/catalog.py": "the scratch catalog",
     "plan/evaluate.py": "the pipeline's files",
     "plan/logical.py": "the pipeline's files",
+    "plan/inputs.py": "files that are read",
     "plan/intercept.py": "the pipeline's files",
     "plan/build.py": "the pipeline's files",
     "plan/snapshots.py": "folders of snapshots that are read",
