@@ -121,8 +121,8 @@ class Files(Protocol):
         storage does wrong; ``None`` if it is safe for two writers."""
 
     def space(self, path: str) -> tuple[int, int] | None:
-        """Return the bytes that can still be written beside a path, which may be missing, and all bytes of its
-        disk; ``None`` if unknown."""
+        """Return the bytes that can still be written beside a path, which may be missing, and all bytes of
+        its disk; ``None`` if unknown."""
 
 
 @dataclass(frozen=True, order=True)
