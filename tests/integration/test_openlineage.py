@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from checked_json import read_json
 from headrace.cli.main import run
 from headrace.project.pipeline import Pipeline
 from headrace.run.stop import StopSignal
@@ -106,12 +107,31 @@ def check_run(events: list[Sent], site: Site, topic: str, bootstrap: str) -> Non
     assert (out["namespace"], out["name"]) == ("file", f"{site.root}/out")
 
 
-def test_events_in_a_file(open_site: Any, bootstrap: str) -> None:
+def check_recorded(site: Site, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that the run has recorded the lineage, for a command without Spark."""
+    capsys.readouterr()
+    assert run(["lineage", "pages.newest", "--json", "--project", str(site.root)]) == 0
+    (found,) = read_json("lineage", capsys.readouterr().out)
+    assert found["recorded"] == "run"
+    upstream = {(one["from"]["column"], one["way"], one["to"]["column"]) for one in found["upstream"]}
+    assert upstream == {
+        ("id", "aggregation", "newest"),
+        ("page", "group_by", None),
+        ("id", "transformation", "id"),
+        ("page", "transformation", "page"),
+    }
+    assert run(["lineage", topic, "--json", "--project", str(site.root)]) == 0
+    (found,) = read_json("lineage", capsys.readouterr().out)
+    assert [one["to"]["column"] for one in found["downstream"]] == ["page"]
+
+
+def test_events_in_a_file(open_site: Any, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
     site = open_site(file="lineage.jsonl")
     assert run_it(site) == 0
     file = site.root / "lineage.jsonl"
     events = parsed(file.read_text().splitlines())
     check_run(events, site, open_site.topic, bootstrap)
+    check_recorded(site, open_site.topic, capsys)
     assert run_it(site) == 0
     second = parsed(file.read_text().splitlines())[len(events) :]
     assert states(second)["site"] == ["START", "COMPLETE"]

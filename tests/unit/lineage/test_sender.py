@@ -180,8 +180,10 @@ def test_a_slow_server_takes_no_time_from_a_flow(settings: Callable[..., Project
         with LineageSender(found.lineage, found, "u1", None, lambda event: None) as sender:
             for number in range(20_000):
                 sender(batch(number))
-            assert time.monotonic() - began < 10
-        assert time.monotonic() - began < 30
+            closing = time.monotonic()
+            assert closing - began < 10
+        # One attempt alone takes five seconds.
+        assert time.monotonic() - closing < 7
         may_answer.set()
 
 
