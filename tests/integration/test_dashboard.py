@@ -21,7 +21,7 @@ from headrace.dashboard.app import DATA, PAGES
 from headrace.dashboard.server import Address, Dashboard, serving
 from headrace.model.alerts import AlertRule, AlertSettings, WebhookTarget
 from headrace.plan.explain import Explanation
-from headrace.project.alerting import log_alerts
+from headrace.project.alerting import check_alerts
 from headrace.project.last_results import keep_result
 from headrace.project.pipeline import Pipeline
 from landing import Site
@@ -47,10 +47,14 @@ def clicks():
 def pages():
     return spark.read.table("visits").groupBy("page").agg(F.count("*").alias("visits"))
 
+@hr.temporary_view
+def seen():
+    return spark.readStream.table("visits")
+
 @hr.table
 @hr.expect_or_fail("no bad page SCRIPT", "page <> 'bad'")
 def strict():
-    return spark.readStream.table("visits")
+    return spark.readStream.table("seen")
 """
 
 
@@ -295,9 +299,9 @@ def test_the_graph_shows_what_a_plan_would_change(shown: Shown) -> None:
 def test_the_first_page_shows_alerts(shown: Shown) -> None:
     away, rules = {"ops": WebhookTarget("http://127.0.0.1:9/")}, (AlertRule(on="flow_failed"),)
     settings = replace(shown.dashboard.settings, alerts=AlertSettings(targets=away, rules=rules))
-    log_alerts(settings, "u", lambda event: None)
+    check_alerts(settings, "u")
     assert "strict has failed: [EXPECTATION_FAILED]" in shown.text("/")
-    log_alerts(replace(settings, alerts=AlertSettings()), "u", lambda event: None)
+    check_alerts(replace(settings, alerts=AlertSettings()), "u")
     assert "strict has failed" not in shown.text("/")
 
 
@@ -324,6 +328,14 @@ def test_a_scraper_gets_what_has_happened_since_its_first_visit(shown: Shown) ->
         until(lambda metric=metric: metric in scrape(shown.dashboard.token).text, f"no {metric}")  # type: ignore[misc]
     assert SCRIPT in scrape(shown.dashboard.token).text  # the name of an expectation
     assert scrape(shown.dashboard.token, "/").status_code == 401  # such a token opens no page
+
+
+def test_the_graph_has_temporary_views(shown: Shown) -> None:
+    found = shown.get("@/graph.json").json()
+    (view,) = (one for one in found["nodes"] if one["label"] == "seen")
+    assert (view["kind"], view["link"]) == ("temporary view", None)
+    edges = [edge for edge in found["edges"] if shown.name("strict") in edge or view["id"] in edge]
+    assert sorted(edges) == [[view["id"], shown.name("strict")], [shown.name("visits"), view["id"]]]
 
 
 def test_quoted_names_lead_to_their_pages(shown: Shown) -> None:

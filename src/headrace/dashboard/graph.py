@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from headrace.observe.status import DatasetStatus
 
-_KINDS = {"STREAMING_TABLE": "table", "MATERIALIZED_VIEW": "view", "TEMPORARY_VIEW": "temporary view"}
+_TEMPORARY = "temporary view"
+_KINDS = {"STREAMING_TABLE": "table", "MATERIALIZED_VIEW": "view", "TEMPORARY_VIEW": _TEMPORARY}
 _FLOWING_S = 15  # an edge pulses so long after the last rows of its target
 _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-"}
 
@@ -73,17 +74,19 @@ class _Builder:
         planned = load_changes(self.view)
         changes = {} if planned is None else planned.changes
         declared = {one["name"]: one["details"] for one in definitions if one["type"] == "dataset_definition"}
+        flows = [one["details"] for one in definitions if one["type"] == "flow_definition"]
+        through = {name for flow in flows for name in flow.get("through", ())}
+        temporary = {name: one for name, one in declared.items() if name in through}
         known = {name: one for name, one in declared.items() if one["dataset_type"] != "TEMPORARY_VIEW"}
-        for name in dict.fromkeys((*known, *statuses, *changes)):
-            kind = (
-                "sink" if (known.get(name) or {}).get("sink") else _kind(known.get(name), statuses.get(name))
-            )
+        for name in dict.fromkeys((*known, *temporary, *statuses, *changes)):
+            is_sink = declared.get(name, {}).get("sink")
+            kind = "sink" if is_sink else _kind(declared.get(name), statuses.get(name))
             self.nodes[name] = self._dataset(
                 name, kind, statuses.get(name), recent.get(name), rejected.get(name, 0), changes.get(name, ())
             )
-        for one in definitions:
-            if one["type"] == "flow_definition" and one["details"]["output_dataset"] in self.nodes:
-                self._connect(one["details"])
+        for target, reads in (*temporary.items(), *((one["output_dataset"], one) for one in flows)):
+            if target in self.nodes:
+                self._connect(target, reads, temporary)
         for before, name in planned.edges if planned is not None else ():
             if name in changes:
                 self._connect_planned(before, name)
@@ -111,8 +114,8 @@ class _Builder:
             id=name,
             label=self.view.short(name),
             kind=kind,
-            # A planned dataset has no page yet.
-            link=None if is_planned else address("dataset", self.view.name, name=name),
+            # A planned dataset has no page yet, and a temporary view has no rows.
+            link=None if is_planned or kind == _TEMPORARY else address("dataset", self.view.name, name=name),
             state="new" if is_planned else None if status is None else dataset_state(status),
             rows=None if status is None else status.rows,
             rate=sum(rates) if rates else None,
@@ -132,14 +135,23 @@ class _Builder:
         if before != name:
             self.edges[before, name] = None
 
-    def _connect(self, flow: Mapping[str, Any]) -> None:
-        target = flow["output_dataset"]
-        for name in flow["input_datasets"]:
+    def _connect(
+        self, target: str, reads: Mapping[str, Any], temporary: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """The edges to a dataset: from the temporary views that it reads, and from what they do not read."""
+        views = [temporary[name] for name in reads.get("through", ()) if name in temporary]
+        behind = {name for one in views for name in (*one.get("input_datasets", ()), *one.get("through", ()))}
+        streams = {source["label"] for one in views for source in one.get("sources", ())}
+        for name in (*reads.get("through", ()), *reads.get("input_datasets", ())):
+            if name in behind:
+                continue
             if name not in self.nodes:
                 self.nodes[name] = Node(id=name, label=self.view.short(name), kind="table of others")
             if name != target:
                 self.edges[name, target] = None
-        for source in flow.get("sources", ()):
+        for source in reads.get("sources", ()):
+            if source["label"] in streams:
+                continue
             id, topics = f"source {source['label']}", source["topics"]
             link = address("topic", self.view.name, name=topics[0]) if len(topics) == 1 else None
             link = address("topics", self.view.name) if len(topics) > 1 else link

@@ -370,12 +370,12 @@ def _number(value: Any, kind: Callable[[Any], float] = int) -> float | None:
 def _definition(row: Mapping[str, Any], details: Mapping[str, Any]) -> tuple[Any, ...]:
     """The row of a definition; raises `KeyError` or `TypeError` if it lacks what pages need."""
     kind = row["event_type"]
+    sources = [(one["label"], *one["topics"]) for one in details.get("sources", ())]
+    needed = [*itertools.chain(*sources), *details.get("input_datasets", ()), *details.get("through", ())]
     if kind == "flow_definition":
-        name = row["flow_name"]
-        sources = [(one["label"], *one["topics"]) for one in details.get("sources", ())]
-        needed = [details["output_dataset"], *details["input_datasets"], *itertools.chain(*sources)]
+        name, needed = row["flow_name"], [*needed, details["output_dataset"]]
     else:
-        name, needed = row["dataset_name"], [details["dataset_type"]]
+        name, needed = row["dataset_name"], [*needed, details["dataset_type"]]
     if not all(isinstance(one, str) for one in (name, *needed)):
         raise TypeError(f"a {kind} lacks a name")
     seq = row["control_plane_seq_no"]

@@ -28,7 +28,7 @@ from headrace.model.events import (
     ViewEvent,
     ViewFailed,
 )
-from headrace.plan.stages import Plan, PlannedFlow, PlannedQuery, PlannedRefresh
+from headrace.plan.stages import Plan, PlannedFlow, PlannedQuery, PlannedRefresh, PlannedView
 
 STABLE = ("create_update", "flow_definition", "dataset_definition", "flow_progress", "update_progress")
 """The event types whose details do not change; the others are ``EVOLVING``."""
@@ -178,9 +178,23 @@ class RowBuilder:
         }
 
 
-def _lineage_of(planned: PlannedQuery) -> dict[str, Any]:
-    through = [str(one) for one in planned.through]
-    return {"lineage": planned.lineage and planned.lineage.to_json(), "through": through}
+def _reads_of(planned: PlannedQuery, plan: Plan) -> dict[str, Any]:
+    """What a query reads, also through temporary views."""
+    sources = planned.sources if isinstance(planned, PlannedFlow | PlannedView) else ()
+    return {
+        "input_datasets": [str(read.table) for read in planned.reads],
+        "sources": [
+            {
+                "kind": one.kind,
+                "label": one.label(plan.project.root),
+                "topics": list(one.to_json().get("topics") or ()),
+            }
+            for one in sources
+            if one.table is None
+        ],
+        "through": [str(one) for one in planned.through],
+        "lineage": planned.lineage and planned.lineage.to_json(),
+    }
 
 
 def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -194,7 +208,7 @@ def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str
             "comment": dataset.comment,
             "location": {"path": dataset.location.path, "line": dataset.location.line},
             "sink": getattr(getattr(dataset, "sink", None), "format", None),
-            **(_lineage_of(views[dataset.name]) if dataset.name in views else {}),
+            **(_reads_of(views[dataset.name], plan) if dataset.name in views else {}),
             "expectations": [
                 {"name": one.name, "constraint": one.text, "action": one.action}
                 for one in dataset.expectations
@@ -207,21 +221,11 @@ def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str
         is_stream = isinstance(planned, PlannedFlow)
         details = {
             "output_dataset": str(flow.target),
-            "input_datasets": [str(read.table) for read in planned.reads],
-            "sources": [
-                {
-                    "kind": one.kind,
-                    "label": one.label(plan.project.root),
-                    "topics": list(one.to_json().get("topics") or ()),
-                }
-                for one in (planned.sources if isinstance(planned, PlannedFlow) else ())
-                if one.table is None
-            ],
             "flow_type": "APPEND" if is_stream else "MATERIALIZED_VIEW",
             "schema": planned.schema.get("fields"),
             "language": "PYTHON",
             "fingerprint": planned.fingerprint,
-            **_lineage_of(planned),
+            **_reads_of(planned, plan),
         }
         yield "flow_definition", details, {"flow_name": flow.name, "dataset_name": str(flow.target)}
 

@@ -58,6 +58,7 @@ def test_the_graph_shows_the_path_of_a_column(get: Get) -> None:
         "default.orders": ["amount"],
         "default.revenue": ["total"],
         "default.report": ["value"],
+        "default.cities": [],
         "source kafka orders": ["value.amount"],
     }
     assert sorted(map(tuple, found["path"])) == [
