@@ -26,7 +26,8 @@ def a_function_that_raises(walk: Walk) -> None:
     query = 'spark.read.table("visits").withColumn("d", divided("id"))'
     walk.edit(view(query, more=code.replace("{by}", "0")))
     shown = walk.fails("headrace run", line_of(walk.folder, PY, "6 // 0"))
-    assert "extra failed: divided() raised ZeroDivisionError: " in shown.text, shown.text
+    assert "extra failed: divided() raised ZeroDivisionError\n" in shown.text, shown.text
+    assert "ZeroDivisionError: " in shown.text, shown.text
     traced = walk.types(next(one for one in shown.commands if one.startswith("headrace run --debug")))
     assert "Traceback" in traced.text and "--debug" not in " ".join(traced.remedies), traced.text
     walk.edit(view(query, more=code.replace("{by}", "2")))

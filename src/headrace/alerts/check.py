@@ -92,6 +92,7 @@ class AlertFile:
     # What could not be written: an alert about a storage that is full has to be told, too, and once.
     _unwritten: dict[str, Entry] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _warned: dict[str, str | None] = field(default_factory=dict)  # the last problem of each target
     _senders: dict[str, threading.Thread] = field(default_factory=dict)  # by target
 
     def __post_init__(self) -> None:
@@ -138,7 +139,9 @@ class AlertFile:
                 send(one.message, self.settings.alerts.targets[one.target], self.settings)
             except UndeliveredError as error:
                 problem = str(error)
-                _logger.warning("the alert target %s was not told: %s", one.target, problem)
+                if self._warned.get(one.target) != problem:
+                    _logger.warning("the alert target %s was not told: %s", one.target, problem)
+            self._warned[one.target] = problem
             self._update(partial(_record, one, problem))
 
     def _update(self, change: Callable[[dict[str, Entry]], dict[str, Entry]]) -> None:

@@ -18,6 +18,10 @@ UNKNOWN: Mapping[str, Any] = {"unknown": True}
 """The error of an update that somebody else runs."""
 
 
+_UNDECIDED = ("unknown", "retrying", "reconnecting", "stopped", "skipped")
+"""States of a flow or view that may have failed before, and has not worked since."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """What a rule says about one flow, table, or the pipeline."""
@@ -76,11 +80,15 @@ def _datasets(rule: AlertRule, facts: Facts) -> Iterator[DatasetStatus]:
 
 def _failures(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
     for one in _datasets(rule, facts):
-        states = [(flow.flow, flow.state, flow.error) for flow in one.flows if not flow.orphaned]
+        states = [
+            (flow.flow, "unknown" if flow.recovering else flow.state, flow.error)
+            for flow in one.flows
+            if not flow.orphaned
+        ]
         if one.view is not None:
             states.append((one.dataset.within(facts.database), one.view.state, one.view.error))
         for name, state, error in states:
-            is_bad = None if state in ("unknown", "retrying", "reconnecting") else state == "failed"
+            is_bad = None if state in _UNDECIDED else state == "failed"
             text = f"{name} has failed" + (f": {headline(error)}" if error else "")
             yield Finding(rule=rule, subject=name, is_bad=is_bad, text=text, remedy="headrace status")
     error = facts.update_error

@@ -303,6 +303,7 @@ class _Looks:
             if failure is None or (driver is not None and failure.state == "failed")
             else failure.error,
             reason=None if failure is None or driver is not None else failure.reason,
+            recovering=driver is not None and failure is not None and failure.state == "failed",
         )
 
     def _view(self, name: TableName, tail: RecentCommits) -> ViewStatus:

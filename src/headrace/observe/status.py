@@ -39,6 +39,7 @@ class FlowStatus:
     driver: Driver | None = None
     error: Mapping[str, Any] | None = None  # why it failed or is being retried
     reason: str | None = None  # why the newest run skipped it
+    recovering: bool = False  # whether it runs again after a failure, and has not worked since
     orphaned: bool = False  # whether the last run of the whole pipeline found no declaration of it
 
     def __repr__(self) -> str:
@@ -47,7 +48,7 @@ class FlowStatus:
 
     def to_json(self) -> dict[str, Any]:
         found = fields_to_json(self)
-        rate = found.pop("rate")
+        rate, _ = found.pop("rate"), found.pop("recovering")
         return {
             **found,
             "rows_per_s": None if rate is None else round(rate, 1),

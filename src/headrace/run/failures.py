@@ -242,8 +242,10 @@ class Failures:
         line = None if carried is None else innermost(carried.__traceback__, root)
         summary, place, correct = f"{name} failed", line or declared.location, list[str]()
         if (own := find_raised(text, root)) is not None:
-            summary, place = f"{name} failed: {own.function}() raised {own.exception}", own.location
-            facts[:1] = [_unchanged(declared)]
+            # Chats and mails get the summary of an error: it has no values of rows.
+            kind = own.exception.partition(":")[0]
+            summary, place = f"{name} failed: {own.function}() raised {kind}", own.location
+            facts[:1] = [own.exception, _unchanged(declared)]
             correct = [f"correct {place}, then run again:   headrace run"]
         return errors.FlowFailedError(
             summary,
@@ -411,6 +413,8 @@ def _violation(
     if row and constraint.endswith(_BY_ROW):
         problem = f"a row violates the {constraint.removesuffix(_BY_ROW)}"
         found = "the row has " + ", ".join(f"{column} = {value}" for column, value in row[:_NAMED])
+    if constraint.startswith("Value "):
+        problem = "a value is longer than its CHAR or VARCHAR column"
     facts = [found] if reading is None else [found, f"it is in {reading}"]
     if reading is not None and reading.row is not None:
         # Its coordinates are before it, or in it.

@@ -79,9 +79,12 @@ class Case:
         losses: Sequence[str] = (),
         disk: tuple[int, int] | None = (50, 100),
         failure: Any = UNKNOWN,
+        recovering: bool = False,
     ) -> Facts:
         error = {"code": "BAD", "summary": "bad"} if state == "failed" else None
-        flow = FlowStatus(flow="orders", state=state, checkpoint="c", lag=lag, error=error)
+        flow = FlowStatus(
+            flow="orders", state=state, checkpoint="c", lag=lag, error=error, recovering=recovering
+        )
         changed = self.now - timedelta(seconds=changed_s)
         datasets = (
             DatasetStatus(dataset=ORDERS, kind="streaming_table", changed=changed, flows=(flow,)),
@@ -264,6 +267,17 @@ def test_an_alert_of_a_removed_rule_ends(case: Case, hook: Hook) -> None:
     assert [state for state, _ in told(hook)] == ["firing", "ended"]
 
 
+def test_a_failure_ends_when_the_flow_works_again(case: Case, hook: Hook) -> None:
+    case.declare([{"on": "flow_failed"}], {"ops": {"webhook": hook.url}})
+    case.check(state="failed")
+    case.check(15, recovering=True)
+    for state in ("skipped", "stopped", "failed", "retrying"):
+        case.check(15, state=state)
+    assert len(hook.taken) == 1
+    case.check(15, state="up to date")
+    assert [state for state, _ in told(hook)] == ["firing", "ended"]
+
+
 def killed(case: Case, **facts: Any) -> None:
     """A check by a process that is killed before it sends."""
     with pytest.MonkeyPatch.context() as patch:
@@ -398,6 +412,14 @@ def test_a_target_that_hangs_delays_no_other(
         assert len(hook.taken) == 1
         senders = [one for one in threading.enumerate() if one.name == "headrace-alert-ops"]
         assert len(senders) == 1  # it is not asked again while it may answer
+
+
+def test_a_target_that_stays_away_is_logged_once(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    case.declare([{"on": "flow_failed"}], {"ops": {"command": ["false"]}})
+    file = AlertFile(case.settings)
+    for _ in range(3):
+        file.check(case.facts(state="failed"), case.events.extend, "u")
+    assert len([one for one in caplog.records if "was not told" in one.message]) == 1
 
 
 def test_a_target_chooses_no_pause(case: Case, hook: Hook) -> None:

@@ -237,7 +237,7 @@ def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
         ),
         (
             '[DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "ada" exceeds char/varchar type length limitation.',
-            'sales: Value "ada" exceeds char/varchar type length limitation',
+            "sales: a value is longer than its CHAR or VARCHAR column",
             '@hr.expect_or_quarantine("NAME", "CONDITION")',
         ),
     ],
@@ -496,6 +496,21 @@ def test_a_failed_row_of_a_view_names_its_expectation(name: str) -> None:
     error = Failures(settings=None).as_error(Exception(text), FLOW)
     assert (error.code, error.params["expectations"]) == ("EXPECTATION_FAILED", [name])
     assert error.facts[0] == '{"id":1}'
+
+
+def test_the_summary_of_a_failure_has_no_value_of_a_row(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    trace = f'Traceback (most recent call last):\n  File "{file}", line 3, in f\nValueError: bad ada@b.org\n'
+    settings = ProjectSettings(
+        name="shop",
+        file=tmp_path / "headrace.yml",
+        profile="dev",
+        storage=Storage.at(tmp_path / "lake"),
+        libraries=(),
+    )
+    error = Failures(settings=settings).as_error(Exception(trace), FLOW)
+    assert error.summary == "sales failed: f() raised ValueError"
+    assert error.facts[0] == "ValueError: bad ada@b.org"
 
 
 def test_an_interruption_is_shown_by_its_cause() -> None:
