@@ -106,7 +106,7 @@ def _count(value: Any) -> float:
     if isinstance(value, str):
         value = value.replace(",", "").replace("_", "")
     number = float(value)
-    if number < 0:
+    if not 0 <= number < float("inf"):  # also false for `nan`
         raise ValueError
     return number
 

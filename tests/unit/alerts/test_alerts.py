@@ -505,6 +505,8 @@ def test_a_secret_is_in_no_message(case: Case, hook: Hook) -> None:
         ({"on": "lagg"}, {}, "flow_failed"),
         ({"on": "lag"}, {}, "needs `above`"),
         ({"on": "lag", "above": "many"}, {}, "write such as above: 100000"),
+        ({"on": "lag", "above": "nan"}, {}, "write such as above: 100000"),
+        ({"on": "lag", "above": "inf"}, {}, "write such as above: 100000"),
         ({"on": "lag", "below": 5}, {}, "needs `above`"),
         ({"on": "freshness", "above": "soon"}, {}, "15 minutes"),
         ({"on": "expectation", "below": "900%"}, {}, "99%"),
