@@ -88,7 +88,8 @@ def _failures(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
         if one.view is not None:
             states.append((one.dataset.within(facts.database), one.view.state, one.view.error))
         for name, state, error in states:
-            is_bad = None if state in _UNDECIDED else state == "failed"
+            is_known = facts.snapshot is not None and facts.snapshot.knows_failures
+            is_bad = None if state in _UNDECIDED or not is_known else state == "failed"
             text = f"{name} has failed" + (f": {headline(error)}" if error else "")
             yield Finding(rule=rule, subject=name, is_bad=is_bad, text=text, remedy="headrace status")
     error = facts.update_error

@@ -136,6 +136,10 @@ _LIMITS: Final[Mapping[Condition, tuple[str, Callable[[Any], float], str]]] = {
 """The key, the parser and an example of each limit. The other conditions have none."""
 
 
+# A flag stays what it is, which no limit is.
+Limit = Annotated[Text | float | None, BeforeValidator(lambda value: str(value) if value is True else value)]
+
+
 class AlertRuleSpec(Part):
     on: Condition
     """what is watched: ``flow_failed`` (a flow, a view or the update has failed), ``lag`` (``above`` a number
@@ -143,10 +147,10 @@ class AlertRuleSpec(Part):
     share of passed rows), ``proof`` (``verify`` has found a fault), ``loss`` (a source has lost records that
     were not read), ``disk`` (``below`` a share or a size of free space)"""
 
-    above: Text | float | None = None
+    above: Limit = None
     """the limit of ``lag`` and ``freshness``: ``100000``, ``15 minutes``"""
 
-    below: Text | float | None = None
+    below: Limit = None
     """the limit of ``expectation`` and ``disk``: ``99%``, ``20g``"""
 
     lasting: Duration = 0.0

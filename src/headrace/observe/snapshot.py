@@ -47,6 +47,7 @@ class Snapshot:
     storage: Location
     datasets: tuple[DatasetStatus, ...]
     at: datetime
+    knows_failures: bool = True  # false if the event log, which has them, could not be read
     broker: str | None = None  # the address of the broker; ``None`` for none
     silence: str | None = None  # why the broker gave no answer
     # The error of the cluster, if it refuses the login or lacks a permission.
@@ -102,7 +103,8 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
         for name, found in loaded.items()
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
-    looks = _Looks(settings, tails, failures.result())
+    failed = failures.result()
+    looks = _Looks(settings, tails, failed or {})
     with closing(looks.systems):
         statuses = [*map(looks.dataset, tails), *looks.missing_datasets()]
     declared = last_plan.result()
@@ -118,6 +120,7 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
         storage=storage.root,
         datasets=datasets,
         at=datetime.now(UTC),
+        knows_failures=failed is not None,
         broker=broker or None,
         silence=looks.silence,
         refusal=looks.systems.refusal,

@@ -137,8 +137,9 @@ class LastFailure:
         return self.is_latest and self.state != "stopped"
 
 
-def load_failures(storage: Storage) -> dict[str, LastFailure]:
-    """The last failure of each flow or view, by the flow's or the dataset's name; from the last updates. An
+def load_failures(storage: Storage) -> dict[str, LastFailure] | None:
+    """The last failure of each flow or view, by the flow's or the dataset's name; from the last updates.
+    ``None`` if the event log cannot be read. An
     update that was refused because another process runs the flow says nothing about the flow: the events of
     that other process count."""
     table = EventTable(storage.events)
@@ -157,7 +158,7 @@ def load_failures(storage: Storage) -> dict[str, LastFailure]:
             outcomes = _last_outcomes(rows)
     except Exception as error:  # deltalake has many classes of errors, and DataFusion's have none.
         _logger.warning("the event log cannot be read: %s", first_line(error))
-        return {}
+        return None
     latest = max(outcomes.values(), key=lambda one: one.sequence).update if outcomes else None
     return {
         one.flow: replace(one.failure, is_latest=one.update == latest)

@@ -20,7 +20,7 @@ import pytest
 
 from headrace.alerts import check as check_module
 from headrace.alerts.check import AlertFile, load_alerts
-from headrace.alerts.conditions import UNKNOWN, Facts
+from headrace.alerts.conditions import UNKNOWN, Facts, judge
 from headrace.declare.spec import load_project
 from headrace.errors import HeadraceError
 from headrace.model.event_forms import Event
@@ -242,6 +242,19 @@ def test_an_update_that_fails_before_any_flow(case: Case, hook: Hook) -> None:
     case.check(15)  # somebody else's check knows nothing of updates
     assert len(hook.taken) == 1
     case.check(15, failure=None)
+    assert [state for state, _ in told(hook)] == ["firing", "ended"]
+
+
+def test_an_event_log_that_cannot_be_read_ends_no_alert(case: Case, hook: Hook) -> None:
+    case.declare([{"on": "flow_failed"}], {"ops": {"webhook": hook.url}})
+    case.check(state="failed")
+    facts = case.facts()
+    assert facts.snapshot is not None
+    found = judge(
+        case.settings.alerts.rules, replace(facts, snapshot=replace(facts.snapshot, knows_failures=False))
+    )
+    assert {one.is_bad for one in found} == {None}
+    case.check(15)
     assert [state for state, _ in told(hook)] == ["firing", "ended"]
 
 
@@ -504,6 +517,7 @@ def test_a_secret_is_in_no_message(case: Case, hook: Hook) -> None:
     [
         ({"on": "lagg"}, {}, "flow_failed"),
         ({"on": "lag"}, {}, "needs `above`"),
+        ({"on": "lag", "above": True}, {}, "write such as above: 100000"),
         ({"on": "lag", "above": "many"}, {}, "write such as above: 100000"),
         ({"on": "lag", "above": "nan"}, {}, "write such as above: 100000"),
         ({"on": "lag", "above": "inf"}, {}, "write such as above: 100000"),
