@@ -12,16 +12,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import requests
 from confluent_kafka import Producer
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from conftest import forget_tables
 from headrace.cli.main import run
+from headrace.dashboard.server import Address, Dashboard, serving
 from headrace.declare.spec import load_project
 from headrace.storage.guarantee import RECORD
 from headrace.storage.s3.spark import find_support
+from hook_server import running_hook
 from object_server import REGION, SECRET, ObjectServer, assert_nowhere, open_buckets
+from waiting import until
 
 PIPELINE = """
 import headrace as hr
@@ -344,3 +348,46 @@ def test_a_pipeline_runs_in_a_local_storage_and_reads_files_and_tables_of_a_buck
     assert lake.rows("counted") == [{"n": 3}]
     assert [(row["id"], row["rate"]) for row in lake.rows("rates")] == [(1, 3.5)]
     assert lake.gives("verify")["proven"]
+
+
+FILES = """
+import headrace as hr
+
+@hr.table
+@hr.expect_or_fail("positive", "id > 0")
+def landed():
+    return hr.read_files("s3://{bucket}/landing", format="json", schema="id LONG")
+"""
+
+
+def test_alerts_the_dashboard_and_lineage_of_a_bucket(
+    make_lake: Callable[[str, str], Lake], object_server: ObjectServer, tmp_path: Path
+) -> None:
+    lake = make_lake(FILES, "")
+    spec = (lake.folder / "headrace.yml").read_text()
+    with running_hook() as hook:
+        alerts = {"targets": {"ops": {"webhook": hook.url}}, "rules": [{"on": "flow_failed"}]}
+        (lake.folder / "headrace.yml").write_text(f"{spec}\nalerts: {json.dumps(alerts)}\n")
+        put = object_server.client.put_object
+        put(Bucket=lake.bucket, Key="landing/a.json", Body=b'{"id": 1}\n{"id": 2}\n')
+        lake.says("run")
+        put(Bucket=lake.bucket, Key="landing/b.json", Body=b'{"id": -1}\n')
+        lake.says("run", code=1)
+        assert [one.row["state"] for one in hook.taken] == ["firing"]
+        assert lake.gives("alerts", "show")["alerts"][0]["told"] == ["ops"]
+        assert lake.says("status", "--check", code=1).startswith("landed")
+        assert "landing" in lake.says("lineage", "landed.id")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+            dashboard = Dashboard(load_project(lake.folder), Address(port=0), token="t")
+            with serving(dashboard), requests.Session() as session:
+                home = f"http://127.0.0.1:{dashboard.port}"
+                session.get(f"{home}/?token=t", timeout=30)
+                until(lambda: "EXPECTATION_FAILED" in session.get(f"{home}/", timeout=30).text, "no alert")
+                until(lambda: "landed" in session.get(f"{home}/p/shop/", timeout=30).text, "no graph")
+                assert "headrace_table_rows{" in session.get(f"{home}/metrics", timeout=30).text
+        code = lake.folder / "transformations" / "sales.py"
+        code.write_text(code.read_text().replace("id > 0", "id > -5"))
+        lake.says("run")
+        assert [one.row["state"] for one in hook.taken] == ["firing", "ended"]
+        assert lake.gives("alerts", "show")["alerts"] == []

@@ -10,9 +10,9 @@ from typing import Any
 from openlineage.client import facet_v2
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 
-from headrace.lineage.naming import DatasetId, of_sink, of_table
+from headrace.lineage.naming import of_sink, of_table
 from headrace.model.declarations import StoredDataset
-from headrace.model.lineage import ColumnLineage, InputColumn
+from headrace.model.lineage import ColumnLineage, DatasetId, InputColumn
 from headrace.model.project import ProjectSettings
 from headrace.plan.columns import type_text
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh

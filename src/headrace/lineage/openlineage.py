@@ -15,7 +15,7 @@ from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
 from openlineage.client.serde import Serde
 
 from headrace.lineage import facets
-from headrace.lineage.naming import DatasetId, name_inputs, of_topic
+from headrace.lineage.naming import name_inputs
 from headrace.model.event_forms import Event
 from headrace.model.events import (
     NAMESPACE,
@@ -33,7 +33,9 @@ from headrace.model.events import (
     ViewSkipped,
     ViewUpToDate,
 )
+from headrace.model.lineage import DatasetId
 from headrace.model.project import LineageSettings, ProjectSettings
+from headrace.model.ranges import SourceRange
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.storage.table_log import added_bytes
 
@@ -53,7 +55,7 @@ class _FlowRun:
     size: int | None = None
     has_written: bool = False
     quality: dict[str, tuple[int, int]] = field(default_factory=dict)
-    topics: dict[DatasetId, None] = field(default_factory=dict)
+    read: dict[int, dict[DatasetId, None]] = field(default_factory=dict)  # by the index of the source
     sent: float = field(default_factory=time.monotonic)  # when its last event was sent
 
 
@@ -153,14 +155,17 @@ class LineageEvents:
             passed, failed = run.quality.get(one["name"], (0, 0))
             run.quality[one["name"]] = passed + one["passed"], failed + one["failed"]
         for read in event.ranges if isinstance(event, BatchCommitted) else ():
-            if read.kind == "kafka":
-                servers = read.identity.get("servers") or self._settings.kafka.bootstrap_servers
-                run.topics |= dict.fromkeys(
-                    of_topic(servers, one) for one in read.identity.get("topics") or ()
-                )
+            self._note_read(run, read)
         if time.monotonic() - run.sent >= self._to.interval_s:
             run.sent = time.monotonic()
             yield self._of_flow(run, RunState.RUNNING, event.at)
+
+    def _note_read(self, run: _FlowRun, read: SourceRange) -> None:
+        """Keep the datasets that a range names: a pattern can find further topics."""
+        for source in run.planned.sources if isinstance(run.planned, PlannedFlow) else ():
+            if source.index == read.index and source.table is None:
+                found = source.datasets(self._settings, read.identity)
+                run.read.setdefault(read.index, {}).update(dict.fromkeys(found))
 
     def _size(self, run: _FlowRun, event: Committed) -> int | None:
         """The size of the files that a commit has added; ``None`` if it cannot be read."""
@@ -199,7 +204,7 @@ class LineageEvents:
         name = f"{self._settings.name}.{run.name}"
         inputs, outputs, about = [], [], facets.job_facets("FLOW", streams=self._is_continuous)
         if run.planned is not None and self._plan is not None:
-            names = name_inputs(run.planned, self._settings, run.topics)
+            names = name_inputs(run.planned, self._settings, run.read)
             inputs = facets.input_datasets(run.planned, self._plan, names)
             output = facets.output_dataset(run.planned, self._plan, names, run.quality)
             if run.has_written:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self
 
 Direct = Literal["identity", "transformation", "aggregation"]
@@ -36,6 +39,8 @@ class Input:
     label: str | None = None
     kind: str | None = None  # the kind of the source, such as ``kafka``
     names: tuple[str, ...] = ()  # its topics, or its path
+    # Whether the fields of a record are within one column, until a query decodes it.
+    wraps_records: bool = field(default=True, compare=False)
 
     @property
     def id(self) -> str:
@@ -82,3 +87,30 @@ def _plain(one: InputColumn) -> list[Any]:
 
 def _parsed(values: Iterable[Iterable[Any]]) -> Iterator[InputColumn]:
     return (InputColumn(*one) for one in values)
+
+
+class DatasetId(NamedTuple):
+    """A dataset by OpenLineage's rules: a namespace for the system, and a name in it."""
+
+    namespace: str
+    name: str
+
+    @property
+    def uri(self) -> str:
+        if self.namespace == "file":
+            return f"file://{self.name}"
+        return f"{self.namespace}/{self.name}"
+
+
+def of_path(path: str, folder: Path = Path()) -> DatasetId:
+    """The name of a folder, a file or an object. `folder`: where relative paths start."""
+    scheme, separator, rest = path.partition("://")
+    if not separator or scheme == "file":
+        plain = rest if separator else re.sub(r"^file:", "", path)
+        return DatasetId("file", os.path.normpath(folder / plain))
+    bucket, _, key = rest.partition("/")
+    return DatasetId(f"{'s3' if scheme == 's3a' else scheme}://{bucket}", key.strip("/") or "/")
+
+
+def of_topic(servers: str, topic: str) -> DatasetId:
+    return DatasetId(f"kafka://{servers.split(',')[0].strip()}", topic)

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.model.names import FEED_COLUMNS
 from headrace.model.ranges import PartType
-from headrace.plan.logical import Leaf, LogicalPlan, Node, build_node
+from headrace.plan.logical import Leaf, LogicalPlan, Node
 from headrace.plan.stages import Coordinates
 from headrace.sinks.outside.by_key import OWN_COLUMNS
 from headrace.sinks.target import Followed
@@ -138,8 +138,7 @@ def find_followed(plan: LogicalPlan, source: Source) -> Followed | None:
 
 def _leaves_preimages(filtered: Node, below: Mapping[int, _Value]) -> bool:
     """Whether a filter of a change feed leaves out the rows before updates, and no others."""
-    condition = filtered.fields.get("condition")
-    parts = list(build_node(condition).walk()) if isinstance(condition, list) else []
+    parts = [part for tree in filtered.expressions("condition") for part in tree.walk()]
     if [one.kind for one in parts] != ["Not", "EqualTo", "AttributeReference", "Literal"]:
         return False
     is_change = _value(parts[2], below) == _COLUMN + FEED_COLUMNS[0]

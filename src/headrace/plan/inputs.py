@@ -92,7 +92,7 @@ class Inputs:
             if paths and (name := self.name_of(paths[0])) is not None:
                 return Input(dataset=str(name))
             shown = ", ".join(shown_path(one, self.root) for one in paths)
-            return Input(kind="files", label=f"files {shown}", names=tuple(paths))
+            return Input(kind="files", label=f"files {shown}", names=tuple(paths), wraps_records=False)
         if relation is not None and leaf.kind == "DataSourceV2Relation":
             return Input(kind="other", label=f"batch {relation.table().name()}")
         return Input(kind="other", label=f"batch {leaf.kind}")
@@ -104,7 +104,12 @@ def input_of(source: Source, root: Path) -> Input:
         return Input(dataset=str(source.table))
     plain = source.to_json()
     names = plain.get("topics") or [plain[key] for key in ("pattern", "path", "stream") if plain.get(key)]
-    return Input(kind=source.kind, label=source.label(root), names=tuple(map(str, names)))
+    return Input(
+        kind=source.kind,
+        label=source.label(root),
+        names=tuple(map(str, names)),
+        wraps_records=source.wraps_records,
+    )
 
 
 def find_lineage(inputs: Inputs, declared: Flow | TemporaryView) -> ColumnLineage | None:

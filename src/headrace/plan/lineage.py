@@ -304,8 +304,8 @@ class _Walk:
         if len(found) != 1:
             return value
         (one,) = found
-        is_file = [*self.inputs][one.input].kind == "files"
-        return _Value(frozenset({one._replace(column="") if is_file else one}), is_open=True)
+        wraps = [*self.inputs][one.input].wraps_records
+        return _Value(frozenset({one if wraps else one._replace(column="")}), is_open=True)
 
     def _of_subquery(self, one: Node, known: Mapping[int, _Value]) -> _Value:
         """The value of a subquery: its first column, and what decides about its rows."""
@@ -340,7 +340,7 @@ def _trees(node: Node, name: str) -> tuple[Node, ...]:
         return ()
     if isinstance(found[0], int):
         return tuple(node.children[one] for one in found)
-    return (build_node(found),) if isinstance(found[0], dict) else node.expressions(name)
+    return node.expressions(name)
 
 
 def _rows(node: Node) -> Iterator[Sequence[Any]]:

@@ -73,7 +73,12 @@ class Node:
             yield from child.walk()
 
     def expressions(self, name: str) -> tuple[Node, ...]:
-        trees = self.fields.get(name) or ()
+        """The expressions in a field, which has one or several."""
+        trees = self.fields.get(name)
+        if not trees or not isinstance(trees, list | tuple):
+            return ()
+        if isinstance(trees[0], dict):
+            return (build_node(trees),)
         return tuple(tree if isinstance(tree, Node) else build_node(tree) for tree in trees)
 
     @property

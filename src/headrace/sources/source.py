@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.lineage import DatasetId
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, RecordCoordinates, SourceRange
@@ -45,6 +46,9 @@ class Source(ABC):
     """The coordinates that each record of the stream has as columns."""
     reads_records: ClassVar[bool] = False
     """Whether `read_records` can give records of the quarantine to a query, and `owns` tells which."""
+
+    wraps_records: ClassVar[bool] = True
+    """Whether the fields of a record are within one column until it is decoded, as those of a message."""
 
     has_metadata: ClassVar[bool] = True
     """Whether a stream of it can have Spark's hidden column `_metadata`."""
@@ -131,6 +135,12 @@ class Source(ABC):
     @abstractmethod
     def label(self, root: Path) -> str:
         """A short label for graphs."""
+
+    def datasets(
+        self, settings: ProjectSettings, identity: Mapping[str, Any] | None = None
+    ) -> tuple[DatasetId, ...]:
+        """What it reads in other systems. `identity`: that of a range, which names what was read."""
+        return (DatasetId(settings.name, self.label(settings.root)),)
 
     def title(self, root: Path) -> str:
         return self.label(root)

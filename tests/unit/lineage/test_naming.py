@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.declare.spec import load_project
-from headrace.lineage.naming import DatasetId, of_path, of_sink, of_table, of_topic
+from headrace.lineage.naming import of_sink, of_table
 from headrace.model.declarations import Sink
+from headrace.model.lineage import DatasetId, of_path, of_topic
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from object_server import open_buckets

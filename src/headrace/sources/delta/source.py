@@ -11,7 +11,9 @@ from urllib.parse import unquote
 
 from headrace.errors import HeadraceError, SourceLocation, UpstreamMissingError, UpstreamSchemaChangedError
 from headrace.model.declarations import StreamingFlow
+from headrace.model.lineage import DatasetId, of_path
 from headrace.model.names import FEED_COLUMNS, TableName
+from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.delta.facts import (
@@ -141,6 +143,11 @@ class DeltaSource(Source):
 
     def describe(self) -> str:
         return f"delta {self.path}" if self.table is None else f"table {self.table}"
+
+    def datasets(
+        self, settings: ProjectSettings, identity: Mapping[str, Any] | None = None
+    ) -> tuple[DatasetId, ...]:
+        return (of_path(self.path, settings.data_folder),)
 
     def label(self, root: Path) -> str:
         return f"delta {shown_path(self.path, root)}"

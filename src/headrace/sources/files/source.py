@@ -12,6 +12,8 @@ from typing import Any
 
 from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, plain_path
+from headrace.model.lineage import DatasetId, of_path
+from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.gateway import quiet
@@ -74,6 +76,7 @@ _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
     kind = "files"
+    wraps_records = False
     rereads = True
     reads_records = True
     kept_options = ("recursiveFileLookup", "pathGlobFilter", "maxFileAge")
@@ -87,6 +90,11 @@ class FileSource(Source):
 
     def describe(self) -> str:
         return f"files {self.path}"
+
+    def datasets(
+        self, settings: ProjectSettings, identity: Mapping[str, Any] | None = None
+    ) -> tuple[DatasetId, ...]:
+        return (of_path(self.path, settings.data_folder),)
 
     def label(self, root: Path) -> str:
         return f"{self.format} files {shown_path(self.path, root)}"

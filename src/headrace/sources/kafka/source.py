@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError, KafkaLoginError, KafkaTlsError, TopicNotFoundError
 from headrace.model.kafka_settings import NO_ADDRESS, KafkaConnection
+from headrace.model.lineage import DatasetId, of_topic
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
@@ -72,6 +73,13 @@ class KafkaSource(Source):
     def label(self, root: Path) -> str:
         names = ", ".join(self.topics) if self.pattern is None else shown(self.pattern)
         return f"kafka {names}{at_servers(self.servers)}"
+
+    def datasets(
+        self, settings: ProjectSettings, identity: Mapping[str, Any] | None = None
+    ) -> tuple[DatasetId, ...]:
+        names = (identity or {}).get("topics") or self.topics or (self.pattern or "",)
+        servers = self.servers or settings.kafka.bootstrap_servers
+        return tuple(of_topic(servers, name) for name in names)
 
     def title(self, root: Path) -> str:
         names = ", ".join(self.topics) if self.pattern is None else f"topics like {shown(self.pattern)}"

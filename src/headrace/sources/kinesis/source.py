@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from headrace.errors import HeadraceError
-from headrace.model.project import OnDataLoss
+from headrace.model.lineage import DatasetId
+from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.texts import counted, moment_text
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
@@ -53,6 +55,12 @@ class KinesisSource(Source):
 
     def label(self, root: Path) -> str:
         return f"kinesis {self.stream}"
+
+    def datasets(
+        self, settings: ProjectSettings, identity: Mapping[str, Any] | None = None
+    ) -> tuple[DatasetId, ...]:
+        where = self.endpoint or self.region or settings.kinesis.region or "aws"
+        return (DatasetId(f"kinesis://{urlsplit(where).hostname or where}", self.stream),)
 
     def title(self, root: Path) -> str:
         return f"Kinesis {self.stream}"
