@@ -1,1 +1,1 @@
-"""Alerts: what is wrong with a pipeline, and who is told of it."""
+"""Alerts: rules on the status of a pipeline, and messages if one of them fires."""

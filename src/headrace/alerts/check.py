@@ -1,7 +1,8 @@
 """Checks the rules of a pipeline, and tells each target once when an alert begins, and once when it ends.
 
-What was told is in one file of the storage: it survives restarts, and a run and `headrace alerts check` can
-check at the same time. Each changes the file in one step, and sends the messages that it has claimed there.
+The alerts and the messages that were sent are in one file of the storage. They survive restarts, and a run
+and `headrace alerts check` can check at the same time: each changes the file in one step, and sends the
+messages that it has claimed there.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ class _Turn:
                 self._good(finding.key)
         unknown = tuple(one.family for one in found if one.is_bad is None)
         for key in self.held.keys() - {one.key for one in found}:
-            # Nobody watches it any more, such as a flow that was removed; or it happened once.
+            # No rule watches it any more, such as a flow that was removed; or it happened once.
             if is_whole and not key.startswith(unknown):
                 self._good(key)
 

@@ -29,14 +29,14 @@ class Finding:
     rule: AlertRule
     subject: str
     is_bad: bool | None  # ``None`` if it cannot be judged now: nothing changes
-    text: str = ""  # what is wrong
+    text: str = ""  # the trouble, in one line
     remedy: str = ""  # the command that shows more, or repairs it
     detail: str = ""  # tells several troubles of one subject apart
     ends: bool = True  # whether somebody is told when it is over
 
     @property
     def key(self) -> str:
-        """What is the same as long as the alert is: two rules that tell different targets are two alerts."""
+        """The same text as long as the alert lasts. Two rules that tell different targets are two alerts."""
         return self.family + json.dumps(self.detail)
 
     @property

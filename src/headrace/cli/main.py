@@ -82,7 +82,7 @@ GROUPS = {
         "read": "Show rows of a table",
         "tables": "List the tables of the storage, or describe one table",
         "sql": "Run SQL statements, and streams into tables",
-        "lineage": "Show where columns come from, and what is computed from them",
+        "lineage": "Show the origin of columns, and the columns computed from them",
         "events": "Print the event log",
         "quality": "Show the counts of expectations",
         "alerts": "Show, check or test the alerts",

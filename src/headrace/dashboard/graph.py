@@ -138,7 +138,7 @@ class _Builder:
     def _connect(
         self, target: str, reads: Mapping[str, Any], temporary: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """The edges to a dataset: from the temporary views that it reads, and from what they do not read."""
+        """The edges to a dataset: from its temporary views, and from inputs that are not behind these."""
         views = [temporary[name] for name in reads.get("through", ()) if name in temporary]
         behind = {name for one in views for name in (*one.get("input_datasets", ()), *one.get("through", ()))}
         streams = {source["label"] for one in views for source in one.get("sources", ())}

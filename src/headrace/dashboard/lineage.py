@@ -27,7 +27,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class ColumnOrigins:
-    """The columns of a dataset with what they come from; `rows`: what decides about its rows."""
+    """The columns of a dataset with their origin; `rows`: the columns that decide about its rows."""
 
     columns: Mapping[str, list[Origin]] = field(default_factory=dict)
     rows: tuple[Origin, ...] = ()
@@ -54,7 +54,7 @@ def _origin(view: PipelineView, edge: Edge) -> Origin:
 
 @dataclass(frozen=True)
 class Trace:
-    """The path of a column: down to its sources, and up to what is computed from it."""
+    """The path of a column: down to its sources, and up to the columns that are computed from it."""
 
     title: str
     columns: Mapping[str, list[str]]  # the columns of each node on the path, by the id of the node

@@ -136,13 +136,13 @@ _LIMITS: Final[Mapping[Condition, tuple[str, Callable[[Any], float], str]]] = {
 """The key, the parser and an example of each limit. The other conditions have none."""
 
 
-# A flag stays what it is, which no limit is.
+# As a number, `true` would be 1. As a text, it is refused.
 Limit = Annotated[Text | float | None, BeforeValidator(lambda value: str(value) if value is True else value)]
 
 
 class AlertRuleSpec(Part):
     on: Condition
-    """what is watched: ``flow_failed`` (a flow, a view or the update has failed), ``lag`` (``above`` a number
+    """the condition: ``flow_failed`` (a flow, a view or the update has failed), ``lag`` (``above`` a number
     of records), ``freshness`` (no change of a table for longer than ``above``), ``expectation`` (``below`` a
     share of passed rows), ``proof`` (``verify`` has found a fault), ``loss`` (a source has lost records that
     were not read), ``disk`` (``below`` a share or a size of free space)"""
@@ -194,7 +194,7 @@ class AlertsSpec(Part):
     """who is told, each by a name: ``ops: {slack: "${SLACK_URL}"}``"""
 
     rules: list[AlertRuleSpec] = Field(default_factory=list)
-    """what is watched, such as ``{on: lag, above: 100000, datasets: [orders]}``"""
+    """the conditions, such as ``{on: lag, above: 100000, datasets: [orders]}``"""
 
     @model_validator(mode="after")
     def _known(self) -> AlertsSpec:
@@ -204,7 +204,7 @@ class AlertsSpec(Part):
                 meant = f"; did you mean `{close}`?" if close else ""
                 raise ValueError(f"has a rule for the target `{name}`, which `targets` does not have{meant}")
         if self.rules and not self.targets:
-            raise ValueError("has rules, and no `targets`: nobody would be told")
+            raise ValueError("has rules, but no `targets` that get their messages")
         return self
 
     def settings(self, table_name: Callable[[str], TableName]) -> AlertSettings:

@@ -398,7 +398,8 @@ class Overridable(Part):
     """who gets [metrics](metrics.md)"""
 
     lineage: LineageSpec = Field(default_factory=LineageSpec)
-    """where runs send events in the form of [OpenLineage](lineage.md#openlineage); by default nowhere"""
+    """where runs send events in the form of [OpenLineage](lineage.md#openlineage); by default,
+    none are sent"""
 
     runtime: Runtime = Field(default_factory=Runtime)
     """where Spark and the embedded broker run"""

@@ -1,4 +1,4 @@
-"""The recorded lineage of a pipeline: where each column comes from, and what is computed from it."""
+"""The recorded lineage of a pipeline: the columns before and after each column."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ Sent = dict[str, Any]
 
 @dataclass
 class _FlowRun:
-    """What is known of the run of a flow or a view in this update."""
+    """The run of a flow or a view in this update."""
 
     name: str
     planned: facets.Planned | None

@@ -1,4 +1,4 @@
-"""Alerts as the spec declares them: what is watched, and who is told."""
+"""Alerts as the spec declares them: rules, and the targets of their messages."""
 
 from __future__ import annotations
 

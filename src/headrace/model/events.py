@@ -465,5 +465,5 @@ class AlertEnded(Event, log_type="alert", is_notable=True):
 
     alert: str
     about: str
-    text: str  # what was wrong
+    text: str  # the trouble that is over
     lasted_s: float

@@ -398,7 +398,7 @@ class ProjectSettings:
     # What a scraper of metrics must send as its bearer token.
     metrics_token: str | None = field(default=None, repr=False)
     shows_rows: bool = True  # whether the dashboard may show values of rows
-    lineage: LineageSettings | None = None  # where runs send OpenLineage's events; `None` is nowhere
+    lineage: LineageSettings | None = None  # where runs send OpenLineage's events; `None` sends none
     # The names of other systems' tables, with their paths or catalogs here.
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)  # the paths of other systems, with their locations here

@@ -43,8 +43,8 @@ class Trouble:
 
 
 def find_troubles(snapshot: Snapshot, limits: Limits) -> Iterator[Trouble]:
-    """What is wrong now. Datasets and flows that no file declares any more are not checked. A broker that
-    does not answer is no trouble, unless the lag has a limit."""
+    """The troubles of now. Datasets and flows that no file declares any more are not checked. A broker that
+    does not answer does not count, unless the lag has a limit."""
     if snapshot.refusal is not None:
         yield Trouble(dataset=None, flow=None, text=snapshot.refusal.headline)
     for dataset in snapshot.datasets:
@@ -85,7 +85,7 @@ def _why(state: str, error: Mapping[str, Any] | None, reason: str | None) -> str
 
 
 def _lag_text(flow: FlowStatus, most: int, silence: str | None) -> tuple[str, bool] | None:
-    """What is wrong with the lag, and whether it is not known."""
+    """The trouble with the lag, and whether the lag is not known."""
     noun = "record" if flow.lag_bytes is None else "file"
     if flow.lag is None:
         why = "it has no batch yet" if flow.batch is None else silence or "its sources do not report it"

@@ -36,7 +36,7 @@ class Inputs:
     session: SparkSession
     plan: LogicalPlan
     sources: Sequence[Source]
-    tables: Sequence[TableName]  # those that the query reads
+    tables: Sequence[TableName]  # the tables that the query reads
     name_of: Callable[[str], TableName | None]  # gives the dataset of a folder with an empty table
     root: Path
 

@@ -76,7 +76,7 @@ def _layers(graph: Graph) -> tuple[list[list[str]], list[list[str]]]:
     for node in graph.nodes:
         depth(node.key)
     for root in graph.roots():
-        # A source stands beside its first reader.
+        # A source is drawn one layer before its first reader.
         depths[root] = min((depths[child] for child in graph.children(root)), default=1) - 1
     chains = []
     for start, end in graph.edges:
@@ -90,7 +90,7 @@ def _layers(graph: Graph) -> tuple[list[list[str]], list[list[str]]]:
 
 
 def _ordered(layers: list[list[str]], links: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """The layers in an order with few crossings: each key near the mean of those that it is linked with."""
+    """The layers in an order with few crossings: each key near the mean of its neighbours."""
     best, fewest = layers, _crossings(layers, links)
     for sweep in range(_SWEEPS if fewest else 0):
         at = {key: number for layer in layers for number, key in enumerate(layer)}

@@ -139,7 +139,7 @@ class Source(ABC):
     def datasets(
         self, settings: ProjectSettings, identity: Mapping[str, Any] | None = None
     ) -> tuple[DatasetId, ...]:
-        """What it reads in other systems. `identity`: that of a range, which names what was read."""
+        """The datasets of other systems that it reads. `identity`: of a range, whose datasets are wanted."""
         return (DatasetId(settings.name, self.label(settings.root)),)
 
     def title(self, root: Path) -> str:

@@ -271,7 +271,7 @@ class _Gauges:
             self._set("flow_state", (*labels, one), float(one == state))
 
     def _set(self, name: str, labels: tuple[str, ...], value: float | None) -> None:
-        """What is not known has no sample."""
+        """Add a sample; an unknown value has none."""
         if value is not None:
             self.families[f"headrace_{name}"].add_metric(labels, value)
 

@@ -543,7 +543,7 @@ def test_a_wrong_spec_is_refused(
 
 
 def test_rules_need_a_target(case: Case) -> None:
-    with pytest.raises(HeadraceError, match="nobody would be told"):
+    with pytest.raises(HeadraceError, match="no `targets`"):
         case.declare([{"on": "proof"}], {})
 
 

@@ -55,7 +55,7 @@ def check(invocation: Invocation) -> Result:
     """Check the rules once, and tell the targets what has begun or ended.
 
     For a scheduler, beside runs or without them: it also notices that nothing runs any more. The exit code
-    is 0 if the rules could be checked, whatever they have found.
+    is 0 if the rules could be checked, also if one of them fires.
     """
     from headrace.project.alerting import check_alerts
 

@@ -1,4 +1,4 @@
-"""`headrace lineage`: where columns come from, and what is computed from them."""
+"""`headrace lineage`: the columns before and after a column."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _DEEPEST = 40
 )
 @click.argument("dataset", required=False, shell_complete=complete_dataset, metavar="[DATASET[.COLUMN]]")
 def lineage(invocation: Invocation, dataset: str | None) -> Result:
-    """Show where columns come from, and what is computed from them.
+    """Show the columns from which a column is computed, and those that are computed from it.
 
-    Without an argument, lists the datasets with what they read. With a dataset, shows the columns from which
+    Without an argument, lists the datasets with their inputs. With a dataset, shows the columns from which
     each of its columns is computed, and how. With a column, shows its whole path: down to the topics and
     files, and up to the last dataset that uses it. A topic or another source can be given like a dataset.
 

@@ -71,7 +71,7 @@ def status(
     failed, was skipped or stopped, a process that does not answer, a table that cannot be read, a cluster
     that refuses the login, and what exceeds --max-lag or --max-age. The exit code is 0 without a trouble, 1
     with one, and 3 if the only troubles are limits that cannot be judged, such as a lag of a broker that
-    does not answer. Without --max-lag, such a broker is no trouble. The age of a table or view is the time
+    does not answer. Without --max-lag, such a broker does not count. The age of a table or view is the time
     since its rows have last changed, also if nothing new has arrived; sinks have none.
     """
     output, has_limits = invocation.output, max_lag is not None or max_age is not None
@@ -101,7 +101,7 @@ def _slow(pipeline: Pipeline) -> Result:
 
 
 def _status(pipeline: Pipeline, limits: Limits | None = None) -> Result:
-    """The status, or what is wrong with it if there are limits."""
+    """The status, or its troubles if there are limits."""
     from headrace.observe.log import newest_log
 
     with ThreadPoolExecutor(1) as pool:
