@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from headrace.alerts.check import load_alerts
 from headrace.cli.main import run
 from headrace.errors import DatasetUnknownError
 from headrace.model.events import AlertFired
 from headrace.project.pipeline import Pipeline
+from headrace.storage.layout import Storage
 from hook_server import Hook, running_hook
 from landing import Site
 from waiting import until
@@ -80,6 +82,17 @@ def test_a_failed_flow_is_told_and_its_end(
     with Pipeline.load(site.root) as pipeline:
         found = [one.details for one in pipeline.events() if one.type == "alert"]
     assert [one["state"] for one in found] == ["firing", "ended"]
+
+
+def test_an_alert_ends_with_the_section_that_declares_it(site: Site, hook: Hook) -> None:
+    declare(site, hook, {"on": "disk", "below": "100%"})
+    site.put("a.json", {"id": 1})
+    site.run_well()
+    storage = Storage.at(str(site.root / "lake"), site.root)
+    assert len(load_alerts(storage, "site")) == 1
+    site.write_spec()
+    site.run_well()
+    assert load_alerts(storage, "site") == []
 
 
 def test_an_update_that_cannot_plan_is_told(site: Site, hook: Hook) -> None:

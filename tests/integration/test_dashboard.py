@@ -300,9 +300,9 @@ def test_the_first_page_shows_alerts(shown: Shown) -> None:
     away, rules = {"ops": WebhookTarget("http://127.0.0.1:9/")}, (AlertRule(on="flow_failed"),)
     settings = replace(shown.dashboard.settings, alerts=AlertSettings(targets=away, rules=rules))
     check_alerts(settings, "u")
-    assert "strict has failed: [EXPECTATION_FAILED]" in shown.text("/")
+    until(lambda: "strict has failed: [EXPECTATION_FAILED]" in shown.text("/"), "the alert is not shown")
     check_alerts(replace(settings, alerts=AlertSettings()), "u")
-    assert "strict has failed" not in shown.text("/")
+    until(lambda: "strict has failed" not in shown.text("/"), "the alert is still shown")
 
 
 def test_a_scraper_gets_what_has_happened_since_its_first_visit(shown: Shown) -> None:

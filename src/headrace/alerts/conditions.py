@@ -9,10 +9,11 @@ from typing import Any
 
 from headrace.model.alerts import AlertRule
 from headrace.model.event_forms import headline
-from headrace.model.texts import counted, duration_text, size_text
+from headrace.model.texts import counted, size_text
 from headrace.observe.quality import Quality
 from headrace.observe.snapshot import Snapshot
 from headrace.observe.status import DatasetStatus
+from headrace.observe.troubles import judge_age, judge_lag
 
 UNKNOWN: Mapping[str, Any] = {"unknown": True}
 """The error of an update that somebody else runs."""
@@ -104,28 +105,23 @@ def _failures(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
 
 def _lags(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
     for flow in (flow for one in _datasets(rule, facts) for flow in one.flows if not flow.orphaned):
-        unit = "files" if flow.lag_bytes is not None else "records"
-        yield Finding(
-            rule=rule,
-            subject=flow.flow,
-            is_bad=None if flow.lag is None else flow.lag > (rule.above or 0),
-            text=f"{flow.flow} is {flow.lag or 0:,} {unit} behind (limit {rule.above:,.0f})",
-            remedy="headrace status",
-        )
+        assert facts.snapshot is not None
+        trouble = judge_lag(flow, facts.snapshot, int(rule.above or 0))
+        yield _limited(rule, flow.flow, trouble, f"{flow.flow} is ")
 
 
 def _freshness(rule: AlertRule, facts: Facts) -> Iterator[Finding]:
     for one in _datasets(rule, facts):
-        age_s = None if facts.snapshot is None else one.freshness_s(facts.snapshot.at)
-        name, limit_s = one.dataset.within(facts.database), rule.above or 0.0
-        text = f"{name} has not changed for {duration_text(age_s or 0)} (limit {duration_text(limit_s)})"
-        yield Finding(
-            rule=rule,
-            subject=name,
-            is_bad=None if age_s is None else age_s > limit_s,
-            text=text,
-            remedy="headrace status",
-        )
+        assert facts.snapshot is not None
+        name = one.dataset.within(facts.database)
+        yield _limited(rule, name, judge_age(one, facts.snapshot, rule.above or 0.0), f"{name} ")
+
+
+def _limited(rule: AlertRule, subject: str, trouble: tuple[str, bool] | None, head: str) -> Finding:
+    """What a rule with a limit finds, as `headrace status --check` judges it."""
+    text, is_unknown = trouble or ("", False)
+    is_bad = None if is_unknown else trouble is not None
+    return Finding(rule=rule, subject=subject, is_bad=is_bad, text=head + text, remedy="headrace status")
 
 
 def _expectations(rule: AlertRule, facts: Facts) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.alerts.check import load_alerts
 from headrace.dashboard.index import UPDATE_TYPES, moment
 from headrace.dashboard.site import PipelineView, Site
 from headrace.dashboard.texts import worst
@@ -111,7 +110,7 @@ def describe(view: PipelineView) -> Mapping[str, Any]:
         "lag": sum(lags) if lags else None,
         "rate": sum(flow.rate or 0 for flow in flows) if running(view) else None,
         "rejected": sum(rejected_today(view).values()),
-        "alerts": [one for one in load_alerts(view.settings.storage, view.name) if one.fired is not None],
+        "alerts": view.site.watcher.alerts.get(view.name, ()),
         "care": next_care(view),
         "care_known": bool(view.site.watcher.health) or not datasets,
     }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.alerts.check import Alert, load_alerts
 from headrace.dashboard.index import EventIndex, Progress
 from headrace.errors import HeadraceError, first_line
 from headrace.model.project import ProjectSettings
@@ -38,6 +39,7 @@ class Watcher:
     only: str | None = None  # the one pipeline that is shown
     revision: int = 0  # rises with each change that a page can show
     statuses: Mapping[str, Snapshot] = field(default_factory=dict)  # by pipeline
+    alerts: Mapping[str, Sequence[Alert]] = field(default_factory=dict)  # by pipeline
     health: Mapping[str, TableHealth] = field(default_factory=dict)  # by dataset
     problem: str | None = None  # why the storage could not be read the last time
     is_ready: threading.Event = field(default_factory=threading.Event)
@@ -137,9 +139,14 @@ class Watcher:
             self._changed()
 
     def _read_statuses(self) -> None:
-        before = self.statuses
+        before, alerts = self.statuses, self.alerts
         self.statuses = {name: self.stored(name).status() for name in self.pipelines}
-        if _shown(before) != _shown(self.statuses):
+        storage = self.settings.storage
+        self.alerts = {
+            name: [one for one in load_alerts(storage, name) if one.fired is not None]
+            for name in self.statuses
+        }
+        if (_shown(before), alerts) != (_shown(self.statuses), self.alerts):
             self._changed()
 
     def _read_health(self) -> None:

@@ -61,12 +61,9 @@ def _of_dataset(dataset: DatasetStatus, snapshot: Snapshot, limits: Limits) -> I
     view = dataset.view
     if view is not None and view.state in ("failed", "skipped"):
         yield trouble(_why(view.state, view.error, view.reason))
-    if limits.age_s is not None and dataset.kind != "sink":
-        age = dataset.freshness_s(snapshot.at)
-        if age is None:
-            yield trouble("it is not known when its rows last changed", is_unknown=True)
-        elif age > limits.age_s:
-            yield trouble(f"has not changed for {duration_text(age)} (limit {duration_text(limits.age_s)})")
+    has_age = limits.age_s is not None and dataset.kind != "sink"
+    if has_age and (found := judge_age(dataset, snapshot, limits.age_s or 0.0)):
+        yield trouble(found[0], is_unknown=found[1])
     for flow in dataset.flows:
         if flow.orphaned:
             continue
@@ -74,7 +71,7 @@ def _of_dataset(dataset: DatasetStatus, snapshot: Snapshot, limits: Limits) -> I
             yield trouble(_why(flow.state, flow.error, flow.reason), flow.flow)
         elif flow.state == "unknown" and flow.driver is not None:
             yield trouble(f"its process does not answer: {flow.driver}", flow.flow)
-        if limits.lag is not None and (found := _lag_text(flow, limits.lag, snapshot.silence)):
+        if limits.lag is not None and (found := judge_lag(flow, snapshot, limits.lag)):
             yield trouble(found[0], flow.flow, is_unknown=found[1])
 
 
@@ -84,11 +81,24 @@ def _why(state: str, error: Mapping[str, Any] | None, reason: str | None) -> str
     return state if reason is None else f"{state}: {reason}"
 
 
-def _lag_text(flow: FlowStatus, most: int, silence: str | None) -> tuple[str, bool] | None:
+def judge_age(dataset: DatasetStatus, snapshot: Snapshot, most_s: float) -> tuple[str, bool] | None:
+    """The trouble with the time since rows last changed, and whether that time is not known."""
+    age = dataset.freshness_s(snapshot.at)
+    if age is None:
+        return "it is not known when its rows last changed", True
+    limit = duration_text(most_s)
+    return (f"has not changed for {duration_text(age)} (limit {limit})", False) if age > most_s else None
+
+
+def judge_lag(flow: FlowStatus, snapshot: Snapshot, most: int) -> tuple[str, bool] | None:
     """The trouble with the lag, and whether the lag is not known."""
     noun = "record" if flow.lag_bytes is None else "file"
     if flow.lag is None:
-        why = "it has no batch yet" if flow.batch is None else silence or "its sources do not report it"
+        why = (
+            "it has no batch yet"
+            if flow.batch is None
+            else snapshot.silence or "its sources do not report it"
+        )
         return f"lag unknown: {why}", True
     if flow.lag > most:
         return f"{counted(flow.lag, noun)} behind (limit {most:,})", False

@@ -111,15 +111,12 @@ class RunAlerts:
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._run, name="headrace-alerts", daemon=True)
-        if self.settings.alerts.rules:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._thread.is_alive():
-            return
         self._stop.set()
         self._thread.join(_END_S)
         failure: Any = UNKNOWN if error is not None and not isinstance(error, Exception) else None

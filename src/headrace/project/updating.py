@@ -251,7 +251,9 @@ class Update:
     def _alerting(self) -> AbstractContextManager[object]:
         from headrace.project.alerting import RunAlerts
 
-        if not self.settings.alerts.rules:
+        # An alert of a rule that was removed ends, too.
+        held = self.settings.storage.alerts(self.settings.name)
+        if not (self.settings.alerts.rules or held.exists()):
             return nullcontext()
         watching = [*self.emitters]
         return RunAlerts(self.settings, self.id, lambda event: emit_to(watching, event))
@@ -262,7 +264,7 @@ class Update:
         """What tells other systems of the update; each gives what takes its events, or ``None``."""
         from headrace.telemetry.traces import tracing
 
-        yield tracing(self.settings.name)
+        yield tracing()
         yield self._sending(settings, plan)
 
     def _sending(

@@ -11,7 +11,14 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import Any, Final, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Summary,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from headrace.errors import HeadraceError, first_line
@@ -79,6 +86,8 @@ class Metrics:
         read_statuses: Callable[[], Iterable[Snapshot]],
         own_memory: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
+        # Else each counter has a second series with the time of its creation.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._registry.register(_Statuses(read_statuses, own_memory))
 

@@ -31,7 +31,7 @@ _CLOSE_S = 5.0  # how long the end of an update waits for a collector
 _KEPT = 1_000  # commits whose steps are not reported yet
 
 
-def tracing(pipeline: str) -> AbstractContextManager[Emitter | None]:
+def tracing() -> AbstractContextManager[Emitter | None]:
     """What sends the trace of an update; it gives ``None`` if the variables of OpenTelemetry ask for none."""
     if not any(map(os.environ.get, _ENDPOINTS)) or _is_off():
         return nullcontext()
@@ -57,7 +57,7 @@ def tracing(pipeline: str) -> AbstractContextManager[Emitter | None]:
     resource = Resource.create({"service.name": service})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Traces(provider, pipeline)
+    return Traces(provider)
 
 
 def _is_off() -> bool:
@@ -70,10 +70,9 @@ def _is_off() -> bool:
 class Traces:
     """Turns the events of one update into spans. Several threads may call it."""
 
-    def __init__(self, provider: TracerProvider, pipeline: str) -> None:
+    def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("headrace")
-        self._pipeline = pipeline
         self._lock = threading.Lock()
         self._update: Span | None = None
         self._is_continuous = False

@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -156,17 +157,14 @@ def test_watch_shows_the_status_again_until_ctrl_c(pipeline: HandFlow) -> None:
     command = [sys.executable, "-m", "headrace", "status", "--watch"]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
     os.close(slave)
-    os.set_blocking(master, False)
     seen, deadline = "", time.monotonic() + 60
 
     def wait_for(pattern: str) -> None:
         nonlocal seen
         while not re.search(pattern, seen, re.DOTALL):
             assert time.monotonic() < deadline and process.poll() is None, seen
-            try:
+            if select.select([master], [], [], 1.0)[0]:
                 seen += os.read(master, 65536).decode()
-            except BlockingIOError:
-                time.sleep(0.05)
 
     try:
         wait_for("rows in table: .{0,9}2,000.*until Ctrl-C")

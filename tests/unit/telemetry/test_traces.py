@@ -30,7 +30,7 @@ def after(seconds: float) -> datetime:
 def traced(*happened: Event) -> dict[str, ReadableSpan]:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with Traces(provider, "shop") as follow:
+    with Traces(provider) as follow:
         for event in happened:
             follow(event)
         spans: Sequence[ReadableSpan] = exporter.get_finished_spans()
@@ -118,7 +118,7 @@ def test_errors_are_named_by_their_code() -> None:
 def test_an_update_that_breaks_off_has_its_spans() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with pytest.raises(KeyboardInterrupt), Traces(provider, "shop") as follow:
+    with pytest.raises(KeyboardInterrupt), Traces(provider) as follow:
         for event in update("triggered", *batch())[:3]:
             follow(event)
         raise KeyboardInterrupt
@@ -140,7 +140,7 @@ def test_nothing_is_sent_unless_asked(variables: dict[str, str], monkeypatch: py
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with tracing("shop") as follow:
+    with tracing() as follow:
         assert follow is None
 
 
@@ -148,7 +148,7 @@ def test_a_collector_that_hangs_delays_no_end(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("headrace.telemetry.traces._CLOSE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        with tracing("shop") as follow:
+        with tracing() as follow:
             assert follow is not None
             for event in update("triggered", *batch()):
                 follow(event)
@@ -164,7 +164,7 @@ def test_a_span_ends_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_another_protocol_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    with tracing("shop") as follow:
+    with tracing() as follow:
         assert follow is None
     assert (
         "the protocol grpc" in caplog.text
@@ -172,5 +172,5 @@ def test_another_protocol_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     )
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
     monkeypatch.setattr("headrace.telemetry.traces._CLOSE_S", 0.0)
-    with tracing("shop") as follow:
+    with tracing() as follow:
         assert follow is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -13,8 +14,8 @@ from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, complete_dataset, log_options, option, refuse, verb
 from headrace.cli.watching import show_outcome, watched
 from headrace.errors import ConflictingRefreshOptionsError
-from headrace.model.event_forms import Event
 from headrace.model.remedies import Remedies
+from headrace.project.updating import emit_to
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings
@@ -122,11 +123,7 @@ def run(
         serving_metrics(invocation.output, pipeline.settings, metrics_at) as count,
         watched(invocation.output, pipeline.settings, "Starting Spark") as (watch, stop, received),
     ):
-
-        def emit(event: Event) -> None:
-            count(event)
-            watch(event)
-
+        emit = partial(emit_to, (count, watch))
         if rebuilds:
             result = pipeline.full_refresh(
                 None if full_refresh_all else full_refresh,
