@@ -14,15 +14,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from headrace.declare import alerts_spec, kafka_spec
+from headrace.declare import alerts_spec, aws_spec, kafka_spec
 from headrace.declare.alerts_spec import AlertsSpec
+from headrace.declare.aws_spec import KinesisSpec, ObjectStorageSpec
 from headrace.declare.kafka_spec import KafkaSpec
 from headrace.declare.spec_types import MEMORY, Flag, Part, Seconds, Settings, Text, matching, parse_memory
 from headrace.model.declarations import RejectionLimit, Trigger
 from headrace.model.kafka_settings import KAFKA_SETTINGS
 from headrace.model.maintenance import parse_bytes
 from headrace.model.names import DuplicateKeys
-from headrace.model.project import ENDPOINT, LineageSettings
+from headrace.model.project import LineageSettings
 from headrace.model.texts import parse_duration
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -146,55 +147,6 @@ class Runtime(Part):
     broker: Text | None = None
     """the folder of the embedded broker, relative to the folder of the spec; by default
     ``.headrace/broker``; the environment variable ``HEADRACE_BROKER_DIR`` replaces it"""
-
-
-class _AwsSpec(Part):
-    profile: Text | None = None
-    """a profile of AWS's files of settings and credentials; by default ``AWS_PROFILE``"""
-
-    role_arn: Text | None = None
-    """a role to assume with the credentials that were found"""
-
-    access_key_id: Text | None = None
-    """the id of an access key, such as ``${AWS_KEY}``; by default credentials are found as AWS's own tools
-    find them: environment, profile, web identity, container, instance"""
-
-    secret_access_key: Text | None = None
-    """the secret of the access key, such as ``${AWS_SECRET}``"""
-
-    session_token: Text | None = None
-    """the token of temporary credentials"""
-
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("must have both `access_key_id` and `secret_access_key`, or none of them")
-        return self
-
-
-class S3Spec(_AwsSpec):
-    endpoint: Annotated[Text, matching(ENDPOINT, "must be a URL, such as https://host:9000")] | None = None
-    """the URL of a store that is compatible with S3; by default AWS"""
-
-    region: Text | None = None
-    """the region of the buckets; by default that of AWS's environment or profile, else ``us-east-1``"""
-
-    path_style: Flag | None = None
-    """whether the bucket is in the path of a URL and not in its host; by default ``true`` with an
-    ``endpoint``"""
-
-
-class KinesisSpec(_AwsSpec):
-    endpoint: Annotated[Text, matching(ENDPOINT, "must be a URL, such as https://host:9000")] | None = None
-    """the URL of a server in place of AWS, such as LocalStack's"""
-
-    region: Text | None = None
-    """the region of the streams; by default that of AWS's environment or profile"""
-
-
-class ObjectStorageSpec(Part):
-    s3: S3Spec = Field(default_factory=S3Spec)
-    """how buckets of S3, and of stores that are compatible with it, are reached"""
 
 
 class Upsert(Part):
@@ -474,7 +426,7 @@ def build_schema() -> dict[str, Any]:
 def describe_fields() -> None:
     """Sets the docstring below each field of the spec's models as the description of the field."""
     texts: dict[type[BaseModel], dict[str, str]] = {}
-    for module in (alerts_spec, kafka_spec, sys.modules[__name__]):
+    for module in (alerts_spec, aws_spec, kafka_spec, sys.modules[__name__]):
         for node in ast.parse(inspect.getsource(module)).body:
             if not isinstance(node, ast.ClassDef):
                 continue

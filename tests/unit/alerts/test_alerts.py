@@ -258,6 +258,20 @@ def test_an_event_log_that_cannot_be_read_ends_no_alert(case: Case, hook: Hook) 
     assert [state for state, _ in told(hook)] == ["firing", "ended"]
 
 
+def test_a_lag_that_is_known_in_part_is_judged_above_the_limit_only(case: Case, hook: Hook) -> None:
+    """A stream can tell a part of its records, and how far the flow is behind."""
+    case.declare([{"on": "lag", "above": 100}], {"ops": {"webhook": hook.url}})
+    facts = case.facts(lag=5)
+    assert facts.snapshot is not None
+    orders, totals = facts.snapshot.datasets
+    behind = replace(orders, flows=(replace(orders.flows[0], behind_s=90.0),))
+    found = judge(
+        case.settings.alerts.rules,
+        replace(facts, snapshot=replace(facts.snapshot, datasets=(behind, totals))),
+    )
+    assert [one.is_bad for one in found] == [None]
+
+
 def test_rules_choose_their_targets(case: Case, hook: Hook) -> None:
     with running_hook() as other:
         targets = {"ops": {"webhook": hook.url}, "boss": {"webhook": other.url}}
