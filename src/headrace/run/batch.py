@@ -15,7 +15,7 @@ from headrace.plan.stages import PlannedFlow
 from headrace.run.bad_records import HeaderCheck
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading, violated_condition
-from headrace.run.limits import limit_tasks
+from headrace.run.limits import Execution
 from headrace.run.narrowing import NarrowedBatch, RecordSearch
 from headrace.run.queue import BatchQueue
 from headrace.run.reporting import BatchReporter, BatchSteps, StepClock
@@ -129,7 +129,7 @@ class BatchFunction:
     search: RecordSearch
     headers: HeaderCheck
     target: FlowTarget
-    tasks: int
+    execution: Execution
     reporter: BatchReporter
     committed: Callable[[], object]
     state: QueryState
@@ -242,8 +242,7 @@ class BatchFunction:
         """The rows of the batch; for a marker, the rows in its place."""
         if self.snapshots is not None:
             return self.snapshots(rows, stamp)
-        stateful = self.planned.stateful
-        return nullcontext(limit_tasks(rows, stamp.ranges, stateful=stateful, tasks=self.tasks))
+        return nullcontext(self.execution.prepare(rows, stamp.ranges))
 
     def _commit(
         self, writer: BatchWriter, split: SplitRows, stamp: BatchStamp, clock: StepClock

@@ -1,12 +1,14 @@
-"""Sets the limits of batches, if the user sets none, and the number of their tasks."""
+"""Sets the limits of batches, if the user sets none, and how Spark runs their queries."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace.model.declarations import AppendFlow
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.runtime.defaults import available_cores
@@ -27,14 +29,45 @@ def most_tasks(session: SparkSession) -> int:
     return max(2 * available_cores(), int(session.sparkContext.defaultParallelism) // 2)
 
 
-def limit_tasks(rows: DataFrame, ranges: tuple[SourceRange, ...], *, stateful: bool, tasks: int) -> DataFrame:
-    """Limit the tasks that write a batch. `stateful`: whether the query is stateful; then its partitions are
-    fixed."""
-    if stateful:
-        return rows
-    records = count_records(ranges)
-    small = records is not None and records <= SMALL_BATCH
-    return rows.coalesce(1 if small else tasks)
+_CODE = "spark.sql.codegen.factoryMode"
+_INTERPRETED = 2_000
+"""The number of records up to which Spark evaluates expressions without generating code for them."""
+
+
+@dataclass
+class Execution:
+    """How Spark runs the queries of a flow's batches: in how many tasks, and with or without generated code.
+
+    For each projection of each task, Spark writes the text of a Java class, and looks up its compiled code.
+    For some hundred records that takes longer than to evaluate the expressions without it."""
+
+    planned: PlannedFlow
+    tasks: int  # of a batch, at most
+    _interprets: bool = False
+
+    def prepare(self, rows: DataFrame, ranges: tuple[SourceRange, ...]) -> DataFrame:
+        """The rows of a batch, in tasks that fit their number."""
+        if self.planned.stateful:
+            # The partitions are fixed, and each batch may look through all of the state.
+            return rows
+        records = count_records(ranges)
+        small = records is not None and records <= SMALL_BATCH
+        self._choose_code(rows.sparkSession, records)
+        return rows.coalesce(1 if small else self.tasks)
+
+    def _choose_code(self, session: SparkSession, records: int | None) -> None:
+        if not self._reads_records_only:
+            return
+        interprets = records is not None and records <= _INTERPRETED
+        if interprets != self._interprets:
+            session.conf.set(_CODE, "NO_CODEGEN" if interprets else "FALLBACK")
+            self._interprets = interprets
+
+    @property
+    def _reads_records_only(self) -> bool:
+        """Whether a batch computes with no other rows than those of its records."""
+        planned = self.planned
+        return isinstance(planned.flow, AppendFlow) and all(one.streaming for one in planned.reads)
 
 
 def count_records(ranges: tuple[SourceRange, ...]) -> int | None:

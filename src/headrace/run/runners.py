@@ -22,7 +22,7 @@ from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.increments import ViewIncrements
-from headrace.run.limits import BatchLimits, most_tasks
+from headrace.run.limits import BatchLimits, Execution, most_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.new_columns import ColumnTrial
 from headrace.run.opening import FlowOpener, OpenedFlow
@@ -105,7 +105,7 @@ class BatchSetup:
                 schemas=settings.storage.schemas,
             ),
             target=flow_target(planned, self.context, session),
-            tasks=most_tasks(session),
+            execution=Execution(planned, most_tasks(session)),
             reporter=self._reporter(opened, limits),
             committed=self.checks.committed,
             state=state,
