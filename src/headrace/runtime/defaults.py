@@ -96,14 +96,12 @@ def _static_settings() -> dict[str, str]:
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Every batch of every flow is an SQL execution; the default keeps 1,000 of their plans.
         "spark.sql.ui.retainedExecutions": "10",
-        # The text of each plan, which only the web server would show: the shorter one.
-        "spark.sql.ui.explainMode": "simple",
         # The event log reads once a second what the jobs of each batch have used.
         "spark.ui.retainedJobs": "200",
         "spark.ui.retainedStages": "200",
         "spark.ui.retainedTasks": "1000",
-        # Java code that Spark has generated and compiled. A batch of a flow has about ten classes, so with the
-        # default of 100 the batches of twenty flows compile all of them each time.
+        # The classes that Spark has generated and compiled. A batch needs about ten of them: with the default
+        # of 100, the batches of twenty flows compile theirs again and again.
         "spark.sql.codegen.cache.maxEntries": "2000",
     }
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from headrace.model.declarations import AppendFlow, AutoCdcFlow
 from headrace.model.ranges import SourceRange
-from headrace.run.limits import count_records, limit_tasks
+from headrace.run.limits import Execution, count_records
 from headrace.sources.files.lists import FilePosition
 from headrace.sources.kafka.position import KafkaOffsets
 
@@ -41,19 +44,31 @@ def test_other_sources_have_no_offsets() -> None:
     assert count_records((files,)) is None
 
 
+@dataclass
 class Rows:
-    """Notes how many partitions the rows were brought to."""
+    """Notes how many partitions the rows were brought to, and the settings of their session."""
 
     partitions: int | None = None
+    settings: dict[str, str] = field(default_factory=dict)
 
     def coalesce(self, number: int) -> Rows:
         self.partitions = number
         return self
 
+    @property
+    def sparkSession(self) -> Any:
+        return SimpleNamespace(conf=SimpleNamespace(set=self.settings.__setitem__))
+
+
+def flow(*reads: bool, stateful: bool = False, kind: type[Any] = AppendFlow) -> Any:
+    """A planned flow that reads other tables; `reads`: whether each is read as a stream."""
+    read = [SimpleNamespace(streaming=streaming) for streaming in reads]
+    return SimpleNamespace(stateful=stateful, flow=object.__new__(kind), reads=read)
+
 
 def partitions(*ranges: SourceRange, stateful: bool = False) -> int | None:
     rows = Rows()
-    limit_tasks(cast(Any, rows), ranges, stateful=stateful, tasks=8)
+    Execution(flow(stateful=stateful), tasks=8).prepare(cast(Any, rows), ranges)
     return rows.partitions
 
 
@@ -69,3 +84,24 @@ def test_other_sources_use_all_tasks() -> None:
 
 def test_the_partitions_of_a_query_with_state_stay() -> None:
     assert partitions(kafka({0: 0}, {0: 10}), stateful=True) is None
+
+
+def codes(planned: Any, *records: int) -> list[str | None]:
+    """How the code of batches with so many records comes about; ``None`` where the setting stays."""
+    execution, found = Execution(planned, tasks=8), []
+    for count in records:
+        rows = Rows()
+        execution.prepare(cast(Any, rows), (kafka({0: 0}, {0: count}),))
+        found.append(rows.settings.get("spark.sql.codegen.factoryMode"))
+    return found
+
+
+def test_few_records_are_evaluated_without_generated_code() -> None:
+    assert codes(flow(), 10, 2_000, 2_001, 9_999, 5) == ["NO_CODEGEN", None, "FALLBACK", None, "NO_CODEGEN"]
+    assert codes(flow(True), 10) == ["NO_CODEGEN"]
+
+
+def test_a_batch_that_computes_with_other_rows_keeps_generated_code() -> None:
+    assert codes(flow(True, False), 10) == [None]
+    assert codes(flow(stateful=True), 10) == [None]
+    assert codes(flow(kind=AutoCdcFlow), 10) == [None]
