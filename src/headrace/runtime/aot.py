@@ -77,7 +77,8 @@ def make_later(java: Java, jars: Sequence[Path]) -> None:
             return
         if psutil.virtual_memory().available < _MEMORY_NEEDED:
             return
-        start_detached(training_command(cache), cache.with_suffix(".log"))
+        # Java does not start in a folder that is removed, such as the project of a test.
+        start_detached(training_command(cache), cache.with_suffix(".log"), folder=cache.parent)
 
 
 def training_command(cache: Path) -> list[str]:

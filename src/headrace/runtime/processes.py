@@ -88,18 +88,23 @@ def start_bound(
 
 
 def start_detached(
-    command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    log_file: Path,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> int:
     """Starts a program that goes on after this process, and returns its process id. `environment`: all of its
-    variables; by default those of this process."""
-    with tempfile.TemporaryDirectory(prefix="headrace-") as folder, log_file.open("ab") as log:
-        pid_file = Path(folder) / "pid"
+    variables; by default those of this process. `folder`: its working directory; by default that of this
+    process, which may be removed meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="headrace-") as answer, log_file.open("ab") as log:
+        pid_file = Path(answer) / "pid"
         subprocess.run(
             [sys.executable, "-I", "-S", "-c", _DETACH, str(pid_file), *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=None if environment is None else dict(environment),
+            cwd=folder,
             check=False,
         )
         deadline = time.monotonic() + _DETACH_TIMEOUT_S

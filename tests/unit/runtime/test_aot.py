@@ -25,7 +25,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The programs that would have been started in the background."""
     commands: list[list[str]] = []
-    monkeypatch.setattr(aot, "start_detached", lambda command, log: commands.append(list(command)))
+    monkeypatch.setattr(aot, "start_detached", lambda command, log, folder: commands.append(list(command)))
     return commands
 
 

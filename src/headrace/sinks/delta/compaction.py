@@ -24,7 +24,7 @@ from headrace.model.names import quoted_column
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.arrow_files import FILE_BYTES, merge_files
-from headrace.sinks.delta.data_files import DataFile, file_rows, find_files
+from headrace.sinks.delta.data_files import DataFile, file_rows, find_files, table_bytes
 from headrace.sinks.delta.table import delta_log, newest_snapshot, read_scala
 from headrace.sinks.delta.transaction import iterate, scala_list
 from headrace.storage.location import Location, open_delta
@@ -111,7 +111,7 @@ def compact_files(
     compaction continues. `light`: merge only the smallest files, without a Spark job, if that is possible."""
     policy = policy or TablePolicy()
     snapshot = newest_snapshot(session, table)
-    settings = _settings(policy, snapshot.sizeInBytes(), cube_bytes)
+    settings = _settings(policy, table_bytes(session, table, snapshot), cube_bytes)
     # Spark's statement is for the orders of rows. It computes the state of the table several times.
     ordering = z_order or "clustering" in snapshot.protocol().toString()
     total: list[_Rewritten] = []
@@ -220,7 +220,7 @@ def _rewrite_files(
     begins after the deadline but the first."""
     batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
     snapshot = newest_snapshot(session, table)
-    size = snapshot.sizeInBytes()
+    size = table_bytes(session, table, snapshot)
 
     def is_wanted(one: DataFile) -> bool:
         is_chosen = one.size < policy.small_bytes(size) or is_mostly_deleted(file_rows(one), policy)

@@ -111,6 +111,15 @@ def find_files(
     return [DataFile(number, action) for number, action in enumerate(added, 1)]
 
 
+def table_bytes(session: SparkSession, table: Location, snapshot: Any) -> int:
+    """The size of the data files of a version of a table. A commit's checksum is written after the commit;
+    without it, Delta computes the state of the table with Spark jobs."""
+    checksum = snapshot.checksumOpt()
+    if checksum.isDefined():
+        return int(checksum.get().tableSizeBytes())
+    return sum(one.size for one in find_files(session, table, snapshot))
+
+
 def read_files(session: SparkSession, table: Location, snapshot: Any, files: Iterable[DataFile]) -> DataFrame:
     """The rows of files, which may belong to no commit yet."""
     from pyspark.sql.classic.dataframe import DataFrame
