@@ -15,6 +15,7 @@ from headrace.model.counts import BatchCounts
 from headrace.model.declarations import ExpectationCount
 from headrace.model.ranges import SourceRange
 from headrace.run.batch import BatchFunction, QueryState, check_gate
+from headrace.run.limits import Execution
 from headrace.run.reporting import BatchSteps
 from headrace.run.stop import StopRequested, StopSignal
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
@@ -144,15 +145,16 @@ def run(
     numbers: tuple[int, ...] = (4,),
 ) -> QueryState:
     state = QueryState(StopSignal())
+    planned = cast(Any, SimpleNamespace(flow=SimpleNamespace(name="sales"), stateful=stateful))
     function = BatchFunction(
-        planned=cast(Any, SimpleNamespace(flow=SimpleNamespace(name="sales"), stateful=stateful)),
+        planned=planned,
         lease=cast(Any, SimpleNamespace(check=steps.check_lease)),
         ranges=cast(Any, steps),
         split=split or AcceptAll(),
         search=cast(Any, NothingFound()),
         headers=cast(Any, SimpleNamespace(by_name=lambda rows, stamp: (rows, False))),
         target=cast(Any, steps),
-        tasks=2,
+        execution=Execution(planned, 2),
         reporter=cast(Any, steps),
         committed=lambda: None,
         accepted=accepted,
