@@ -16,7 +16,7 @@ from headrace.increments.increment import NotIncrementalError
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import session_settings
-from headrace.sinks.delta.data_files import DataFile, read_files, with_rows_between
+from headrace.sinks.delta.data_files import DataFile, read_files, table_bytes, with_rows_between
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
 from headrace.storage.table_log import action_lines, commit_file, load_checksum, parse_actions
@@ -128,7 +128,7 @@ def bytes_of(session: SparkSession, table: Location, version: int) -> int:
         return int(load_checksum(table, version)["tableSizeBytes"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         with active_session(session):
-            return int(snapshot_at(session, table, version).sizeInBytes())
+            return table_bytes(session, table, snapshot_at(session, table, version))
 
 
 def find_change(table: Location, first: int, last: int) -> TableChange:

@@ -42,25 +42,30 @@ class WrittenFiles:
 
 def start_transaction(session: SparkSession, table: Location, checkpoint: str) -> Any:
     """Start a transaction to which any other commit of the same checkpoint is a conflict."""
-    log, none = delta_log(session, table), session.sparkContext._jvm.scala.Option.empty()
+    log, scala = delta_log(session, table), session.sparkContext._jvm.scala
     known = log.unsafeVolatileSnapshot()
-    transaction = (
-        log.startTransaction(none, session.sparkContext._jvm.scala.Some(known))
-        if _is_newest(table, int(known.version()))
-        else log.startTransaction()
-    )
+    if _is_newest(table, known):
+        transaction = log.startTransaction(scala.Option.empty(), scala.Some(known))
+    else:
+        transaction = log.startTransaction()
     watch_checkpoint(transaction, checkpoint)
     return transaction
 
 
-def _is_newest(table: Location, version: int) -> bool:
-    """Whether a version is the newest one, if that shows without a list of the log.
+def _is_newest(table: Location, snapshot: Any) -> bool:
+    """Whether Delta's snapshot has the newest version, if that shows without a list of the log.
 
     Delta lists the log's folder before each transaction. On a local disk the list has all files, and a flow
     with two commits a second adds 170,000 commits a day. Object storage lists only what is newer."""
+    version = int(snapshot.version())
     if version < 0 or not table.is_local:
         return False
-    return commit_file(table, version).exists() and not commit_file(table, version + 1).exists()
+    held = commit_file(table, version).look()
+    # A table that was dropped and created again can have as many versions.
+    is_same = (
+        held is not None and held.modified_ms == snapshot.logSegment().lastCommitFileModificationTimestamp()
+    )
+    return is_same and not commit_file(table, version + 1).exists()
 
 
 def watch_checkpoint(transaction: Any, checkpoint: str) -> None:

@@ -1,0 +1,86 @@
+"""A batch's transaction begins at the newest version of its table, whoever has written it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from headrace.sinks.delta.table import delta_log
+from headrace.sinks.delta.transaction import held_batch, start_transaction
+from headrace.storage.layout import locate
+from headrace.storage.table_log import commit_file, newest_version
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKPOINT = "c"
+
+
+class Lake:
+    """A table that other processes write to. `known`: the version that Delta in this JVM has read last."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.spark, self.path, self.table = spark, path, locate(path)
+
+    def append(self, column: str = "id", batch: int | None = None) -> None:
+        """Commit a row as another process does, one with a transaction id if it has a batch."""
+        ids = None if batch is None else [Transaction(CHECKPOINT, batch)]
+        properties = CommitProperties(app_transactions=ids)
+        write_deltalake(self.path, pa.table({column: [1]}), mode="append", commit_properties=properties)
+
+    def begin(self) -> tuple[int, int]:
+        """The version at which a transaction begins, and the last batch that it knows."""
+        transaction = start_transaction(self.spark, self.table, CHECKPOINT)
+        return int(transaction.readVersion()), held_batch(transaction, CHECKPOINT, self.table)
+
+    @property
+    def known(self) -> int:
+        return int(delta_log(self.spark, self.table).unsafeVolatileSnapshot().version())
+
+    @property
+    def columns(self) -> str:
+        return str(start_transaction(self.spark, self.table, CHECKPOINT).metadata().schemaString())
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    found = Lake(spark, tmp_path / "lake")
+    found.append(batch=3)
+    assert found.begin() == (0, 3)
+    return found
+
+
+def test_a_transaction_begins_at_the_commit_of_another_process(lake: Lake) -> None:
+    lake.append()
+    assert lake.known == 0
+    assert lake.begin() == (1, 3)
+    lake.append(batch=4)
+    lake.append()
+    assert lake.begin() == (3, 4)
+    assert lake.begin() == (3, 4)
+
+
+def test_a_transaction_begins_at_the_newest_version_of_a_log_that_was_cleaned(lake: Lake) -> None:
+    for batch in (4, 5, 6):
+        lake.append(batch=batch)
+    DeltaTable(lake.path).create_checkpoint()
+    for version in (0, 1, 2):
+        commit_file(lake.table, version).delete()
+    assert lake.known == 0
+    assert lake.begin() == (3, 6)
+
+
+def test_a_table_that_was_created_again_is_read_anew(lake: Lake) -> None:
+    lake.append()
+    assert lake.begin() == (1, 3)
+    shutil.rmtree(lake.path)
+    lake.append("other", batch=7)
+    lake.append("other", batch=8)
+    assert newest_version(lake.table) == lake.known == 1
+    assert '"other"' in lake.columns
+    assert lake.begin() == (1, 8)
