@@ -11,7 +11,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace.sinks.delta.table import delta_log
-from headrace.sinks.delta.transaction import held_batch, start_transaction
+from headrace.sinks.delta.transaction import held_batch, iterate, start_transaction
 from headrace.storage.layout import locate
 from headrace.storage.table_log import commit_file, newest_version
 
@@ -41,6 +41,12 @@ class Lake:
     @property
     def known(self) -> int:
         return int(delta_log(self.spark, self.table).unsafeVolatileSnapshot().version())
+
+    @property
+    def commits(self) -> list[int]:
+        """The versions after the checkpoint of Delta's snapshot, which Delta reads one by one."""
+        segment = delta_log(self.spark, self.table).unsafeVolatileSnapshot().logSegment()
+        return [int(one.getPath().getName()[:20]) for one in iterate(segment.deltas())]
 
     @property
     def columns(self) -> str:
@@ -84,3 +90,14 @@ def test_a_table_that_was_created_again_is_read_anew(lake: Lake) -> None:
     assert newest_version(lake.table) == lake.known == 1
     assert '"other"' in lake.columns
     assert lake.begin() == (1, 8)
+
+
+def test_a_transaction_begins_at_the_newest_checkpoint(lake: Lake) -> None:
+    """Else Delta keeps the commits before it, even after they were cleaned out of the log."""
+    for batch in (4, 5, 6):
+        lake.append(batch=batch)
+    assert lake.begin() == (3, 6)
+    assert lake.commits == [0, 1, 2, 3]
+    DeltaTable(lake.path).create_checkpoint()
+    assert lake.begin() == (3, 6)
+    assert lake.commits == []

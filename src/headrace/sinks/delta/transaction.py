@@ -19,7 +19,14 @@ from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp
 from headrace.storage.layout import locate
 from headrace.storage.location import Location
-from headrace.storage.table_log import commit_file, find_commit, is_followed, logged_batch, stray_versions
+from headrace.storage.table_log import (
+    commit_file,
+    find_commit,
+    is_followed,
+    last_checkpoint,
+    logged_batch,
+    stray_versions,
+)
 from headrace.storage.table_snapshot import is_part, load_held_batch
 
 
@@ -53,19 +60,21 @@ def start_transaction(session: SparkSession, table: Location, checkpoint: str) -
 
 
 def _is_newest(table: Location, snapshot: Any) -> bool:
-    """Whether Delta's snapshot has the newest version, if that shows without a list of the log.
+    """Whether Delta's snapshot has the newest version and checkpoint, as far as single files show it.
 
     Delta lists the log's folder before each transaction. On a local disk the list has all files, and a flow
     with two commits a second adds 170,000 commits a day. Object storage lists only what is newer."""
     version = int(snapshot.version())
     if version < 0 or not table.is_local:
         return False
-    held = commit_file(table, version).look()
+    segment, held = snapshot.logSegment(), commit_file(table, version).look()
     # A table that was dropped and created again can have as many versions.
-    is_same = (
-        held is not None and held.modified_ms == snapshot.logSegment().lastCommitFileModificationTimestamp()
-    )
-    return is_same and not commit_file(table, version + 1).exists()
+    is_same = held is not None and held.modified_ms == segment.lastCommitFileModificationTimestamp()
+    if not is_same or commit_file(table, version + 1).exists():
+        return False
+    # Only a list finds a checkpoint. Without it the snapshot keeps all later commits, also those that were
+    # cleaned out of the log.
+    return last_checkpoint(table) <= int(segment.checkpointProvider().version())
 
 
 def watch_checkpoint(transaction: Any, checkpoint: str) -> None:
