@@ -39,7 +39,8 @@ class Execution:
     """How Spark runs the queries of a flow's batches: in how many tasks, and with or without generated code.
 
     For each projection of each task, Spark writes the text of a Java class, and looks up its compiled code.
-    For some hundred records that takes longer than to evaluate the expressions without it."""
+    For some hundred records that takes longer than to evaluate the expressions without it. A user's setting
+    stays."""
 
     planned: PlannedFlow
     tasks: int  # of a batch, at most
@@ -59,9 +60,12 @@ class Execution:
         if not self._reads_records_only:
             return
         interprets = records is not None and records <= _INTERPRETED
-        if interprets != self._interprets:
-            session.conf.set(_CODE, "NO_CODEGEN" if interprets else "FALLBACK")
-            self._interprets = interprets
+        if self._interprets and not interprets:
+            session.conf.unset(_CODE)
+            self._interprets = False
+        elif interprets and not self._interprets and session.conf.get(_CODE, None) is None:
+            session.conf.set(_CODE, "NO_CODEGEN")
+            self._interprets = True
 
     @property
     def _reads_records_only(self) -> bool:

@@ -57,7 +57,9 @@ class Rows:
 
     @property
     def sparkSession(self) -> Any:
-        return SimpleNamespace(conf=SimpleNamespace(set=self.settings.__setitem__))
+        settings = self.settings
+        conf = SimpleNamespace(get=settings.get, set=settings.__setitem__, unset=settings.pop)
+        return SimpleNamespace(conf=conf)
 
 
 def flow(*reads: bool, stateful: bool = False, kind: type[Any] = AppendFlow) -> Any:
@@ -86,19 +88,28 @@ def test_the_partitions_of_a_query_with_state_stay() -> None:
     assert partitions(kafka({0: 0}, {0: 10}), stateful=True) is None
 
 
-def codes(planned: Any, *records: int) -> list[str | None]:
-    """How the code of batches with so many records comes about; ``None`` where the setting stays."""
+CODE = "spark.sql.codegen.factoryMode"
+
+
+def codes(planned: Any, *records: int, setting: str | None = None) -> list[str | None]:
+    """How the code of batches with so many records comes about; ``None`` for Spark's default. `setting`: the
+    user's."""
     execution, found = Execution(planned, tasks=8), []
+    rows = Rows(settings={} if setting is None else {CODE: setting})
     for count in records:
-        rows = Rows()
         execution.prepare(cast(Any, rows), (kafka({0: 0}, {0: count}),))
-        found.append(rows.settings.get("spark.sql.codegen.factoryMode"))
+        found.append(rows.settings.get(CODE))
     return found
 
 
 def test_few_records_are_evaluated_without_generated_code() -> None:
-    assert codes(flow(), 10, 2_000, 2_001, 9_999, 5) == ["NO_CODEGEN", None, "FALLBACK", None, "NO_CODEGEN"]
+    assert codes(flow(), 10, 2_000, 2_001, 9_999, 5) == ["NO_CODEGEN", "NO_CODEGEN", None, None, "NO_CODEGEN"]
     assert codes(flow(True), 10) == ["NO_CODEGEN"]
+
+
+def test_a_setting_of_the_user_stays() -> None:
+    for setting in ("FALLBACK", "CODEGEN_ONLY", "NO_CODEGEN"):
+        assert codes(flow(), 10, 9_999, 10, setting=setting) == [setting] * 3
 
 
 def test_a_batch_that_computes_with_other_rows_keeps_generated_code() -> None:
