@@ -57,6 +57,46 @@ def test_a_rename_replaces_no_file(spark: SparkSession, both: tuple[Any, Any], t
     assert (tmp_path / "second").exists()
 
 
+def test_a_list_of_a_log_has_the_files_that_delta_s_own_class_lists(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    jvm: Any = spark._jvm
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    version = "{:020d}.{}".format
+    files = [version(number, kind) for number in range(4) for kind in ("json", "crc", "checkpoint.parquet")]
+    for name in (*files, "_last_checkpoint", ".00000000000000000003.json.crc", ".tmp", "z.txt"):
+        (log / name).write_text(name)
+    (log / "_sidecars").mkdir()
+    (log / version(7, "json")).symlink_to(log / "missing")
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    stores = (jvm.io.headrace.local.LocalLogStore(conf), jvm.io.delta.storage.HDFSLogStore(conf))
+
+    def listed(store: Any, path: Path) -> list[str]:
+        found = store.listFrom(jvm.org.apache.hadoop.fs.Path(str(path)), conf)
+        states = []
+        while found.hasNext():
+            one = found.next()
+            states.append(f"{one.getPath()} {one.getLen()} {one.getModificationTime()} {one.isDirectory()}")
+        return states
+
+    for first in (version(0, "json"), version(2, ""), version(2, "json"), version(9, "")):
+        ours, own = (listed(store, log / first) for store in stores)
+        assert ours == own
+    assert len(listed(stores[0], log / version(3, ""))) == 6
+    for store in stores:
+        with pytest.raises(Exception, match="FileNotFoundException"):
+            listed(store, tmp_path / "missing" / version(0, "json"))
+
+
+def test_delta_uses_our_class_for_the_logs_of_local_tables(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(1).write.format("delta").save(str(tmp_path / "table"))
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(tmp_path / "table"))
+    store = log.store().getDelegate(log.logPath())
+    assert store.logStoreImpl().getClass().getName() == "io.headrace.local.LocalLogStore"
+
+
 def test_commits_start_no_process(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     spark.range(3).write.format("delta").save(path)

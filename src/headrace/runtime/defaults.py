@@ -34,8 +34,18 @@ LOCAL_FILES = {
     # of a flow, and two for each further commit: with 100 flows, a third of the processors' time.
     "spark.hadoop.fs.file.impl": "io.headrace.local.LocalFiles",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "io.headrace.local.LocalContext",
+    # Delta's own class looks at all files of a table's log, where it needs only the newest.
+    "spark.delta.logStore.file.impl": "io.headrace.local.LocalLogStore",
 }
 """Settings of a JVM that has our jar on its class path."""
+_LOCAL_LOGS = "spark.delta.logStore.file.impl"
+_ALL_LOGS = "spark.delta.logStore.class"
+"""Delta refuses a class for the logs of all tables beside one for those on a local disk."""
+
+
+def local_files(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a JVM that has our jar on its class path, where the user has these settings."""
+    return {key: one for key, one in LOCAL_FILES.items() if key != _LOCAL_LOGS or _ALL_LOGS not in settings}
 
 
 def is_local(master: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError, text_of
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.runtime import aot
-from headrace.runtime.defaults import CATALOG, EXTENSION, LOCAL_FILES, build_settings, is_local
+from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, is_local, local_files
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.gateway import (
     changed_environment,
@@ -165,7 +165,7 @@ def start_spark(
     settings = build_settings(asked.name, named_master, scratch.path, asked.conf, all_jars)
     master = settings["spark.master"]
     if is_local(master):
-        settings = LOCAL_FILES | settings
+        settings = local_files(settings) | settings
     heap = asked.memory or settings.get("spark.driver.memory") or choose_heap()
     settings["spark.driver.memory"] = heap
     # For unpacked native libraries, which a killed JVM would leave behind.

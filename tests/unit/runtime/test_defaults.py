@@ -13,6 +13,7 @@ from headrace.runtime.defaults import (
     build_settings,
     default_master,
     find_named_master,
+    local_files,
 )
 from headrace.runtime.jvm import choose_heap
 from headrace.runtime.session import jvm_environment
@@ -137,3 +138,9 @@ def test_the_schemas_of_a_metastore_are_in_no_folder_that_is_removed(tmp_path: P
     assert str(tmp_path) not in build_settings("x", None, tmp_path, hive)["spark.sql.warehouse.dir"]
     given = {**hive, "spark.sql.warehouse.dir": "/srv/lake"}
     assert build_settings("x", None, tmp_path, given)["spark.sql.warehouse.dir"] == "/srv/lake"
+
+
+def test_a_user_s_class_for_the_logs_of_tables_stands_alone() -> None:
+    assert "spark.delta.logStore.file.impl" in local_files({})
+    assert "spark.delta.logStore.file.impl" not in local_files({"spark.delta.logStore.class": "my.Store"})
+    assert "spark.hadoop.fs.file.impl" in local_files({"spark.delta.logStore.class": "my.Store"})
