@@ -61,7 +61,7 @@ format: dev
 	@$(BIN)/ruff format .
 
 bench: dev
-	@for name in latency catchup noop loop tools demo many planning formats contracts upsert upsert_sizes views care long_log object_storage sinks outward kinesis ui; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
+	@for name in latency busy_log catchup noop loop tools demo many planning formats contracts upsert upsert_sizes views care long_log object_storage sinks outward kinesis ui; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
 
 MINUTES ?= 45
 

@@ -22,8 +22,8 @@ public class LocalLogStore extends HDFSLogStore {
   }
 
   /**
-   * Looks only at the files from this one on. Delta's own class looks at all files of the log, at each commit: with
-   * 10,000 files that takes half a second.
+   * Looks only at the files from this one on. Delta's own class looks at all files of the log, and commits wait
+   * meanwhile (`python -m bench.busy_log`).
    */
   @Override
   public Iterator<FileStatus> listFrom(Path path, Configuration conf) throws IOException {
