@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from headrace.sinks.delta import commit
+from headrace.sinks.delta.commit import commit_generation
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import held_batch, iterate, start_transaction
+from headrace.sinks.target import OpenedGeneration
+from headrace.state.facts import Open
 from headrace.storage.layout import locate
 from headrace.storage.table_log import commit_file, newest_version
 
@@ -101,3 +106,21 @@ def test_a_transaction_begins_at_the_newest_checkpoint(lake: Lake) -> None:
     DeltaTable(lake.path).create_checkpoint()
     assert lake.begin() == (3, 6)
     assert lake.commits == []
+
+
+def test_a_checkpoint_is_opened_beside_the_commits_of_another_process(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the other process also writes Delta's checkpoint, Delta asks for the session of the thread, which
+    a flow's thread does not have."""
+
+    def write_meanwhile(*_: object) -> None:
+        lake.append()
+        DeltaTable(lake.path).create_checkpoint()
+        lake.append()
+
+    monkeypatch.setattr(commit, "check_opening", write_meanwhile)
+    opening = Open(reason="first")
+    opened = OpenedGeneration(pipeline="shop", flow="sales", checkpoint="ours", generation=1, opening=opening)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(commit_generation, lake.spark, lake.table, opened).result() == 3

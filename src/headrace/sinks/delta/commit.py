@@ -229,7 +229,9 @@ def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> boo
         jvm: Any = spark.sparkContext._jvm
         actions = prepend(scala_list(jvm), _set_transaction(jvm, stamp.checkpoint, fence))
         metadata = {**replay_metadata(stamp), "fenced": True}
-        version = int(transaction.commit(actions, _operation(jvm, stamp.checkpoint, stamp.batch, metadata)))
+        version = _apply(
+            spark, transaction, actions, _operation(jvm, stamp.checkpoint, stamp.batch, metadata)
+        )
         confirm_batch(spark, table, transaction.readVersion(), version, replace(stamp, batch=fence))
     return True
 
@@ -251,7 +253,7 @@ def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int
         actions = prepend(scala_list(jvm), _set_transaction(jvm, checkpoint, FENCED))
         metadata = {"headrace": FORMAT, "fences": checkpoint, "after": after}
         try:
-            version = int(transaction.commit(actions, _operation(jvm, checkpoint, 0, metadata)))
+            version = _apply(spark, transaction, actions, _operation(jvm, checkpoint, 0, metadata))
             confirm_version(spark, table, transaction.readVersion(), version, f"the fence of {checkpoint}")
         except Exception as error:
             # A process that stalled has added rows meanwhile.
@@ -331,7 +333,7 @@ def _commit_refresh(
     columns = some(transaction.metadata().partitionColumns())
     text = some(json.dumps(metadata))
     operation = write(mode, columns, none, text, none, none, none, none, none)
-    version, known = int(transaction.commit(files.actions, operation)), transaction.readVersion()
+    version, known = _apply(spark, transaction, files.actions, operation), transaction.readVersion()
     what = f"the refresh of view {stamp.view}"
     return confirm_version(spark, table_of(transaction), known, version, what)
 
@@ -367,7 +369,7 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
     if opened.opening.positions is not None:
         actions = prepend(actions, _set_transaction(jvm, opened.checkpoint, 0))
     operation = _operation(jvm, opened.checkpoint, 0, generation_metadata(opened))
-    version, known = int(transaction.commit(actions, operation)), transaction.readVersion()
+    version, known = _apply(spark, transaction, actions, operation), transaction.readVersion()
     return confirm_version(spark, table, known, version, f"a new checkpoint of flow {opened.flow}")
 
 
@@ -402,6 +404,13 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration, fen
         ),
         False,
     )
+
+
+def _apply(spark: SparkSession, transaction: Any, actions: Any, operation: Any) -> int:
+    """Commit from any thread: after the commit, Delta reads a checkpoint that was written meanwhile, with the
+    thread's active session."""
+    with active_session(spark):
+        return int(transaction.commit(actions, operation))
 
 
 @contextmanager
