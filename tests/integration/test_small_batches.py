@@ -10,17 +10,23 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import StorageUnreadableError
+from headrace.model.declarations import AppendFlow
+from headrace.model.ranges import SourceRange
+from headrace.run.limits import Execution
+from headrace.runtime.gateway import active_session
 from headrace.sinks.delta.arrow_files import SmallBatches, merge_files, plain_schema
 from headrace.sinks.delta.compaction import compact_files, write_checkpoint
 from headrace.sinks.delta.data_files import DataFile
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.sinks.delta.transaction import WrittenFiles, start_transaction, write_files
+from headrace.sources.kafka.position import KafkaOffsets
 from headrace.storage.layout import locate
 from headrace.storage.table_snapshot import load_added
 
@@ -401,3 +407,36 @@ def state(lake: Lake) -> dict[str, list[str]]:
         "metadata": [snapshot.metadata().json()],
         "protocol": [snapshot.protocol().json()],
     }
+
+
+def test_few_records_are_evaluated_without_generated_code(spark: SparkSession) -> None:
+    session, jvm = spark.newSession(), cast(Any, spark._jvm)
+    # The session of the tests generates no code.
+    session.conf.unset("spark.sql.codegen.factoryMode")
+    flow = SimpleNamespace(stateful=False, flow=object.__new__(AppendFlow), reads=())
+
+    def evaluates_with(execution: Execution, records: int) -> str:
+        """The class that evaluates an expression of a batch."""
+        execution.prepare(session.range(3), (kafka_range(records),))
+        with active_session(session):
+            types = session.range(1)._jdf.schema()
+            return str(
+                jvm.org.apache.spark.sql.catalyst.expressions.UnsafeProjection.create(types).getClass()
+            )
+
+    execution = Execution(cast(Any, flow), tasks=4)
+    assert "InterpretedUnsafeProjection" in evaluates_with(execution, 10)
+    assert "GeneratedClass" in evaluates_with(execution, 100_000)
+    assert "InterpretedUnsafeProjection" in evaluates_with(execution, 2_000)
+    session.conf.set("spark.sql.codegen.factoryMode", "CODEGEN_ONLY")
+    assert "GeneratedClass" in evaluates_with(Execution(cast(Any, flow), tasks=4), 10)
+
+
+def kafka_range(records: int) -> SourceRange:
+    return SourceRange(
+        index=0,
+        kind="kafka",
+        identity={},
+        start=KafkaOffsets({"t": {0: 0}}),
+        until=KafkaOffsets({"t": {0: records}}),
+    )

@@ -39,8 +39,8 @@ class Execution:
     """How Spark runs the queries of a flow's batches: in how many tasks, and with or without generated code.
 
     For each projection of each task, Spark writes the text of a Java class, and looks up its compiled code.
-    For some hundred records that takes longer than to evaluate the expressions without it. A user's setting
-    stays."""
+    With few records, that takes longer than to evaluate the expressions without generated code. A user's
+    setting is kept."""
 
     planned: PlannedFlow
     tasks: int  # of a batch, at most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,16 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The programs that would have been started in the background."""
     commands: list[list[str]] = []
-    monkeypatch.setattr(aot, "start_detached", lambda command, log, folder: commands.append(list(command)))
+
+    def start(command: Sequence[str], log: Path, folder: Path) -> None:
+        # The project's folder can be removed meanwhile.
+        assert folder == log.parent == tmp_path / "cache/aot"
+        commands.append(list(command))
+
+    monkeypatch.setattr(aot, "start_detached", start)
     return commands
 
 

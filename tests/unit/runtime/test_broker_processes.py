@@ -16,6 +16,7 @@ from headrace.errors import BrokerRunningError, BrokerStartError
 from headrace.runtime import broker as broker_module
 from headrace.runtime.broker import Broker
 from headrace.runtime.broker_record import NAME, BrokerRecord, ProcessId
+from headrace.runtime.processes import start_detached
 from waiting import until
 
 SERVER = """
@@ -220,3 +221,20 @@ def test_the_broker_of_a_container_that_shares_the_folder_is_left_alone(own: Bro
         assert (own.directory / NAME).read_bytes() == before, "its watcher would end it"
         other.kill()
     own.start()
+
+
+def test_a_detached_program_runs_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, kept = tmp_path / "project", tmp_path / "kept"
+    project.mkdir()
+    kept.mkdir()
+    monkeypatch.chdir(project)
+    code = "import os; open('where.new', 'w').write(os.getcwd()); os.rename('where.new', 'where')"
+
+    def runs_in(folder: Path | None) -> Path:
+        start_detached([sys.executable, "-c", code], tmp_path / "log", folder=folder)
+        answer = (folder or project) / "where"
+        until(answer.exists, "the answer of the program")
+        return Path(answer.read_text())
+
+    assert runs_in(kept) == kept
+    assert runs_in(None) == project

@@ -32,7 +32,7 @@ _DEEPEST = 40
 )
 @click.argument("dataset", required=False, shell_complete=complete_dataset, metavar="[DATASET[.COLUMN]]")
 def lineage(invocation: Invocation, dataset: str | None) -> Result:
-    """Show the columns from which a column is computed, and those that are computed from it.
+    """Show the inputs of each column, and the columns that use it.
 
     Without an argument, lists the datasets with their inputs. With a dataset, shows the columns from which
     each of its columns is computed, and how. With a column, shows its whole path: down to the topics and
