@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace.sinks.delta import commit
+from headrace.sinks.delta.arrow_files import merge_files
 from headrace.sinks.delta.commit import commit_generation
-from headrace.sinks.delta.table import delta_log
+from headrace.sinks.delta.data_files import find_files, table_bytes
+from headrace.sinks.delta.table import delta_log, forget_snapshot, newest_snapshot
 from headrace.sinks.delta.transaction import held_batch, iterate, start_transaction
 from headrace.sinks.target import OpenedGeneration
 from headrace.state.facts import Open
@@ -108,19 +111,55 @@ def test_a_transaction_begins_at_the_newest_checkpoint(lake: Lake) -> None:
     assert lake.commits == []
 
 
+def in_new_thread(call: Callable[[], Any]) -> Any:
+    """The result of a call in a thread without an active session of Spark, as those of flows."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def write_meanwhile(lake: Lake) -> None:
+    """Commit as another process does that also writes Delta's checkpoint."""
+    lake.append()
+    DeltaTable(lake.path).create_checkpoint()
+    lake.append()
+
+
 def test_a_checkpoint_is_opened_beside_the_commits_of_another_process(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the other process also writes Delta's checkpoint, Delta asks for the session of the thread, which
-    a flow's thread does not have."""
-
-    def write_meanwhile(*_: object) -> None:
-        lake.append()
-        DeltaTable(lake.path).create_checkpoint()
-        lake.append()
-
-    monkeypatch.setattr(commit, "check_opening", write_meanwhile)
+    monkeypatch.setattr(commit, "check_opening", lambda *_: write_meanwhile(lake))
     opening = Open(reason="first")
     opened = OpenedGeneration(pipeline="shop", flow="sales", checkpoint="ours", generation=1, opening=opening)
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(commit_generation, lake.spark, lake.table, opened).result() == 3
+    assert in_new_thread(lambda: commit_generation(lake.spark, lake.table, opened)) == 3
+
+
+def test_files_are_merged_beside_the_commits_of_another_process(lake: Lake) -> None:
+    lake.append()
+    snapshot = newest_snapshot(lake.spark, lake.table)
+    files = find_files(lake.spark, lake.table, snapshot)
+    write_meanwhile(lake)
+    assert in_new_thread(lambda: merge_files(lake.spark, lake.table, snapshot, files)) is not None
+    assert newest_version(lake.table) == 4
+    assert lake.spark.read.format("delta").load(str(lake.path)).count() == 4
+
+
+@pytest.mark.parametrize("checksum", [None, "", "{", "{}"], ids=["missing", "empty", "damaged", "partial"])
+def test_the_size_of_a_table_needs_no_job_of_spark(lake: Lake, checksum: str | None) -> None:
+    lake.spark.range(5).write.format("delta").save(str(lake.path.with_name("sized")))
+    sized = locate(lake.path.with_name("sized"))
+    snapshot = newest_snapshot(lake.spark, sized)
+    expected = int(snapshot.sizeInBytes())
+    file = Path(str(sized)) / "_delta_log" / f"{0:020d}.crc"
+    file.unlink()
+    if checksum is not None:
+        file.write_text(checksum)
+    group, context = f"size-{checksum}", lake.spark.sparkContext
+    context.setJobGroup(group, "the size of a table")
+    try:
+        assert table_bytes(lake.spark, sized, 0, lambda: snapshot) == expected > 0
+        assert not context.statusTracker().getJobIdsForGroup(group)
+        forget_snapshot(lake.spark, sized)
+        assert int(newest_snapshot(lake.spark, sized).sizeInBytes()) == expected
+        assert context.statusTracker().getJobIdsForGroup(group)
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]

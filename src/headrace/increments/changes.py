@@ -19,7 +19,7 @@ from headrace.sinks.delta.compaction import session_settings
 from headrace.sinks.delta.data_files import DataFile, read_files, table_bytes, with_rows_between
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
-from headrace.storage.table_log import action_lines, commit_file, load_checksum, parse_actions
+from headrace.storage.table_log import action_lines, commit_file, parse_actions
 from headrace.storage.table_snapshot import named_files
 
 _MOST_COMMITS = 2_000
@@ -124,11 +124,8 @@ def columns_differ(session: SparkSession, table: Location, before: int, now: int
 
 
 def bytes_of(session: SparkSession, table: Location, version: int) -> int:
-    try:
-        return int(load_checksum(table, version)["tableSizeBytes"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        with active_session(session):
-            return table_bytes(session, table, snapshot_at(session, table, version))
+    with active_session(session):
+        return table_bytes(session, table, version, lambda: snapshot_at(session, table, version))
 
 
 def find_change(table: Location, first: int, last: int) -> TableChange:

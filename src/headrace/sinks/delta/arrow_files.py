@@ -23,7 +23,7 @@ from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.data_files import DataFile
 from headrace.sinks.delta.table import as_nullable, delta_log, no_log
-from headrace.sinks.delta.transaction import WrittenFiles, confirm_version, scala_list
+from headrace.sinks.delta.transaction import WrittenFiles, commit_actions, confirm_version, scala_list
 from headrace.sinks.target import SMALL_BATCH
 from headrace.storage.location import Location
 
@@ -331,11 +331,8 @@ def merge_files(
     delta = jvm.org.apache.spark.sql.delta
     transaction = delta_log(session, table).startTransaction(none, jvm.scala.Some(snapshot))
     actions.append(delta.actions.Action.fromJson(json.dumps({"add": added})))
-    version = int(
-        transaction.commit(
-            scala_list(jvm, actions), delta.DeltaOperations.Optimize(nil, nil, False, none, False)
-        )
-    )
+    operation = delta.DeltaOperations.Optimize(nil, nil, False, none, False)
+    version = commit_actions(session, transaction, scala_list(jvm, actions), operation)
     confirm_version(session, table, snapshot.version(), version, "a compaction")
     return before, int(added["size"])
 

@@ -19,6 +19,7 @@ from headrace.sinks.delta.row_states import change_rows, replaying_rows
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, FENCED_PROPERTY, REFRESHING_PROPERTY, delta_log
 from headrace.sinks.delta.transaction import (
     WrittenFiles,
+    commit_actions,
     confirm_batch,
     confirm_statement,
     confirm_version,
@@ -95,7 +96,7 @@ def _commit(
     actions = prepend(files.actions, _set_transaction(jvm, stamp.checkpoint, stamp.batch))
     operation = _operation(jvm, stamp.checkpoint, stamp.batch, metadata, mode)
     with _fenced_by_conflict(stamp):
-        version = int(transaction.commit(actions, operation))
+        version = commit_actions(spark, transaction, actions, operation)
     return confirm_batch(spark, table_of(transaction), transaction.readVersion(), version, stamp)
 
 
@@ -229,7 +230,7 @@ def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> boo
         jvm: Any = spark.sparkContext._jvm
         actions = prepend(scala_list(jvm), _set_transaction(jvm, stamp.checkpoint, fence))
         metadata = {**replay_metadata(stamp), "fenced": True}
-        version = _apply(
+        version = commit_actions(
             spark, transaction, actions, _operation(jvm, stamp.checkpoint, stamp.batch, metadata)
         )
         confirm_batch(spark, table, transaction.readVersion(), version, replace(stamp, batch=fence))
@@ -253,7 +254,7 @@ def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int
         actions = prepend(scala_list(jvm), _set_transaction(jvm, checkpoint, FENCED))
         metadata = {"headrace": FORMAT, "fences": checkpoint, "after": after}
         try:
-            version = _apply(spark, transaction, actions, _operation(jvm, checkpoint, 0, metadata))
+            version = commit_actions(spark, transaction, actions, _operation(jvm, checkpoint, 0, metadata))
             confirm_version(spark, table, transaction.readVersion(), version, f"the fence of {checkpoint}")
         except Exception as error:
             # A process that stalled has added rows meanwhile.
@@ -333,7 +334,7 @@ def _commit_refresh(
     columns = some(transaction.metadata().partitionColumns())
     text = some(json.dumps(metadata))
     operation = write(mode, columns, none, text, none, none, none, none, none)
-    version, known = _apply(spark, transaction, files.actions, operation), transaction.readVersion()
+    version, known = commit_actions(spark, transaction, files.actions, operation), transaction.readVersion()
     what = f"the refresh of view {stamp.view}"
     return confirm_version(spark, table_of(transaction), known, version, what)
 
@@ -369,7 +370,7 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
     if opened.opening.positions is not None:
         actions = prepend(actions, _set_transaction(jvm, opened.checkpoint, 0))
     operation = _operation(jvm, opened.checkpoint, 0, generation_metadata(opened))
-    version, known = _apply(spark, transaction, actions, operation), transaction.readVersion()
+    version, known = commit_actions(spark, transaction, actions, operation), transaction.readVersion()
     return confirm_version(spark, table, known, version, f"a new checkpoint of flow {opened.flow}")
 
 
@@ -404,13 +405,6 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration, fen
         ),
         False,
     )
-
-
-def _apply(spark: SparkSession, transaction: Any, actions: Any, operation: Any) -> int:
-    """Commit from any thread: after the commit, Delta reads a checkpoint that was written meanwhile, with the
-    thread's active session."""
-    with active_session(spark):
-        return int(transaction.commit(actions, operation))
 
 
 @contextmanager

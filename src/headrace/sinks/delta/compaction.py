@@ -111,7 +111,7 @@ def compact_files(
     compaction continues. `light`: merge only the smallest files, without a Spark job, if that is possible."""
     policy = policy or TablePolicy()
     snapshot = newest_snapshot(session, table)
-    settings = _settings(policy, table_bytes(session, table, snapshot), cube_bytes)
+    settings = _settings(policy, _bytes_of(session, table, snapshot), cube_bytes)
     # Spark's statement is for the orders of rows. It computes the state of the table several times.
     ordering = z_order or "clustering" in snapshot.protocol().toString()
     total: list[_Rewritten] = []
@@ -141,6 +141,10 @@ def compact_files(
                 duration_s=time.monotonic() - began,
                 conflicts=dict(conflicts),
             )
+
+
+def _bytes_of(session: SparkSession, table: Location, snapshot: Any) -> int:
+    return table_bytes(session, table, int(snapshot.version()), lambda: snapshot)
 
 
 def _settings(policy: TablePolicy, size: int, cube_bytes: int | None) -> dict[str, str]:
@@ -220,7 +224,7 @@ def _rewrite_files(
     begins after the deadline but the first."""
     batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
     snapshot = newest_snapshot(session, table)
-    size = table_bytes(session, table, snapshot)
+    size = _bytes_of(session, table, snapshot)
 
     def is_wanted(one: DataFile) -> bool:
         is_chosen = one.size < policy.small_bytes(size) or is_mostly_deleted(file_rows(one), policy)

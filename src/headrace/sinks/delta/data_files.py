@@ -20,6 +20,7 @@ from headrace.sinks.delta.key_index import Unsigned, file_numbers, positions, ro
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import scala_list
 from headrace.storage.location import Location
+from headrace.storage.table_log import load_checksum
 from headrace.storage.table_snapshot import SnapshotUnreadableError, load_added
 
 if TYPE_CHECKING:
@@ -111,13 +112,15 @@ def find_files(
     return [DataFile(number, action) for number, action in enumerate(added, 1)]
 
 
-def table_bytes(session: SparkSession, table: Location, snapshot: Any) -> int:
-    """The size of the data files of a version of a table. A commit's checksum is written after the commit;
-    without it, Delta computes the state of the table with Spark jobs."""
-    checksum = snapshot.checksumOpt()
-    if checksum.isDefined():
-        return int(checksum.get().tableSizeBytes())
-    return sum(one.size for one in find_files(session, table, snapshot))
+def table_bytes(session: SparkSession, table: Location, version: int, snapshot: Callable[[], Any]) -> int:
+    """The size of the data files of a version of a table. `snapshot`: gives Delta's snapshot of the version.
+
+    A commit's checksum is written after the commit. Without it, Delta computes the table's state with Spark
+    jobs; the log has the sizes, too."""
+    try:
+        return int(load_checksum(table, version)["tableSizeBytes"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return sum(one.size for one in find_files(session, table, snapshot()))
 
 
 def read_files(session: SparkSession, table: Location, snapshot: Any, files: Iterable[DataFile]) -> DataFrame:

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import session_settings
 from headrace.sinks.delta.table import delta_log
-from headrace.sinks.delta.transaction import run_until_held, scala_list
+from headrace.sinks.delta.transaction import commit_actions, run_until_held, scala_list
 from headrace.storage.location import Location
 from headrace.storage.table_log import CLOSES, erased_since
 
@@ -76,7 +76,8 @@ def close_erasure(open_session: Callable[[], SparkSession], table: Location) -> 
     metadata = json.dumps({CLOSES: [erased_since(table, newest), newest + 1]})
     update = getattr(jvm, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
     mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-    transaction.commit(scala_list(jvm), update(mode, "headrace-erasure", 0, jvm.scala.Some(metadata)))
+    operation = update(mode, "headrace-erasure", 0, jvm.scala.Some(metadata))
+    commit_actions(session, transaction, scala_list(jvm), operation)
     none = jvm.scala.Option.empty()
     log.checkpointAndCleanUpDeltaLog(log.update(False, none, none), none)
 

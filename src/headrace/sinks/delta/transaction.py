@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import STORE_FAILURES, CommitLostError
+from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import delta_log, forget_snapshot, read_scala
 from headrace.sinks.protocol import fenced
@@ -60,10 +61,10 @@ def start_transaction(session: SparkSession, table: Location, checkpoint: str) -
 
 
 def _is_newest(table: Location, snapshot: Any) -> bool:
-    """Whether Delta's snapshot has the newest version and checkpoint, as far as single files show it.
+    """Whether Delta's snapshot is the newest version of a table on a local disk, with the newest checkpoint.
 
-    Delta lists the log's folder before each transaction. On a local disk the list has all files, and a flow
-    with two commits a second adds 170,000 commits a day. Object storage lists only what is newer."""
+    Looks at single files. Delta would list the folder of the log, to which a flow with two commits a second
+    adds 340,000 files a day."""
     version = int(snapshot.version())
     if version < 0 or not table.is_local:
         return False
@@ -72,9 +73,18 @@ def _is_newest(table: Location, snapshot: Any) -> bool:
     is_same = held is not None and held.modified_ms == segment.lastCommitFileModificationTimestamp()
     if not is_same or commit_file(table, version + 1).exists():
         return False
-    # Only a list finds a checkpoint. Without it the snapshot keeps all later commits, also those that were
-    # cleaned out of the log.
+    # Delta finds a new checkpoint only with a list. Until then its snapshot refers to all commits since the
+    # checkpoint before, also to commits that were deleted from the log.
     return last_checkpoint(table) <= int(segment.checkpointProvider().version())
+
+
+def commit_actions(session: SparkSession, transaction: Any, actions: Any, operation: Any) -> int:
+    """Commit actions, and return the version.
+
+    After a commit, Delta reads a checkpoint that was written since the transaction began. The thread needs an
+    active session for that, which only Spark's own threads have."""
+    with active_session(session):
+        return int(transaction.commit(actions, operation))
 
 
 def watch_checkpoint(transaction: Any, checkpoint: str) -> None:
