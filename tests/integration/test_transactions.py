@@ -111,6 +111,14 @@ def test_a_transaction_begins_at_the_newest_checkpoint(lake: Lake) -> None:
     assert lake.commits == []
 
 
+def test_a_transaction_lists_no_log_that_has_not_changed(lake: Lake) -> None:
+    """Delta refuses a log with a gap when it lists it."""
+    commit_file(lake.table, 9).add(commit_file(lake.table, 0).read_bytes())
+    assert lake.begin() == (0, 3)
+    with pytest.raises(Exception, match="DELTA_VERSIONS_NOT_CONTIGUOUS"):
+        newest_snapshot(lake.spark, lake.table)
+
+
 def in_new_thread(call: Callable[[], Any]) -> Any:
     """The result of a call in a thread without an active session of Spark, as those of flows."""
     with ThreadPoolExecutor(1) as pool:
